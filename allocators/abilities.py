@@ -1,4 +1,4 @@
-"""Which abilities (protocols.py) an allocator has, checked once, when the engine builds a server.
+"""The abilities (protocols.py) of an allocator, checked once, when the engine builds a server.
 
 abilities = Abilities.of(allocator)
 abilities.prefixes                         the allocator, if it keeps prefixes, or None
@@ -26,12 +26,12 @@ class Abilities:
     """What an allocator can do, and which defaults of the contract it overrides."""
 
     prefixes: Prefixes | None
-    """it keeps prefixes now"""
+    """it keeps prefixes"""
     can_hold_after: Callable[[Match, int, int], bool] | None
     """like `can_hold`, for a new sequence that shares what `match` found"""
     pieces: Pieces | None
     ends_pieces: Pieces | None
-    """the same object as `pieces`, if it decides where chunks end"""
+    """the same object as `pieces`, if it decides where chunks end; else None"""
     leaves_behind: LeavesBehind | None
     branches: Branches | None
     swaps: Swaps | None
@@ -48,7 +48,6 @@ class Abilities:
 
     @classmethod
     def of(cls, allocator: Allocator) -> "Abilities":
-        """The abilities of an allocator, by the methods it has."""
         kind = type(allocator)
         prefixes = allocator if allocator.caches and isinstance(allocator, Prefixes) else None
         pieces = allocator if isinstance(allocator, Pieces) else None

@@ -45,7 +45,7 @@ class Ledger(NamedTuple):
 
 
 Slots = tuple[int, int, int, int, int]
-"""The slots of one kind of layer, in the order of `Held`; a plain tuple, as many are made."""
+"""Slots held by one kind of layer, in the order of `Held`; a plain tuple for speed."""
 
 
 class Held(NamedTuple):
@@ -54,7 +54,7 @@ class Held(NamedTuple):
     used: int
     """allocated"""
     tables: int
-    """of whole tables, including what was freed behind a window; 0 if sequences have states"""
+    """of whole tables, including tokens freed behind a window; 0 if sequences have states"""
     internal: int
     """allocated, will never be written"""
     cached: int
@@ -70,18 +70,18 @@ class Region(NamedTuple):
     size: int
     owners: tuple[int, ...]
     first: int = 0
-    """which token of its owners lies at `start`; the next tokens follow in order"""
+    """index of the token at `start`; the next tokens follow in order"""
     cached: bool = False
     """free, but it still holds a prefix that may be hit"""
     idle: bool = False
     """free and empty, but mapped or cached by the allocator"""
     per_token: int = 1
-    """slots that a token takes here"""
+    """slots per token here"""
     layers: str = ""
     """its layers, if layers are kept in groups: `full`, `window 1,024`; "" for any"""
 
     def filled(self, lengths: Mapping[int, int]) -> int:
-        """Slots from `start` on that hold a token, given the tokens of each living sequence."""
+        """Slots from `start` on that hold a token, given the token count of each living sequence."""
         longest = max([lengths.get(seq, 0) for seq in self.owners], default=0)
         return max(0, min((longest - self.first) * self.per_token, self.size))
 
@@ -101,7 +101,7 @@ def equal_regions(
     per_token: Iterable[int] = repeat(1),
     layers: Iterable[str] = repeat(""),
 ) -> Iterator[Region]:
-    """Regions of `size` each, the first at 0, from columns."""
+    """Regions of `size` slots each, the first at 0, from columns."""
     starts = range(0, len(owners) * size, size)
     columns = (starts, repeat(size), owners, firsts, cached, idle, per_token, layers)
     return as_regions(zip(*columns, strict=False))
@@ -128,7 +128,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, regions: Iterator[Region]) -> "Layout":
-        """Regions put into columns."""
+        """Convert regions to columns."""
         starts, sizes, owners, firsts, cached, idle, per_token, layers = zip(*regions, strict=True)
         place = {each: at for at, each in enumerate(dict.fromkeys([(), *owners]))}
         which = [place[each] for each in owners]
@@ -147,7 +147,7 @@ class Layout(NamedTuple):
 
 _LENT, _CACHED = 1, 2
 _TOGETHER = re.compile(rb"\x01|\x02+|\x00+")
-"""What forms one region: one allocated block, consecutive cached blocks, consecutive free blocks."""
+"""Joins slots into a region: one allocated block, consecutive cached blocks, or consecutive free blocks."""
 
 
 class Table(NamedTuple):
@@ -159,7 +159,7 @@ class Table(NamedTuple):
     blocks: Sequence[int | None]
     """None: that block was freed"""
     per_token: int = 1
-    """slots that a token takes"""
+    """slots per token"""
     layers: str = ""
     """as in `Region`"""
 

@@ -2,15 +2,16 @@
 
 A *slot* holds the key and value of one token in all layers (if layers are kept in groups: in one group; if
 pages have several sizes: a grain of bytes that divides them all). An allocator owns an arena of
-`capacity_slots` slots, numbered from 0, and allocates them to *sequences*. It knows sequences by integer ids
-and knows nothing else: no requests, no clock.
+`capacity_slots` slots, numbered from 0, and allocates them to *sequences*. It knows sequences only as integer
+ids; it knows no requests and no clock.
 
 Rules for every allocator (`kvsim.allocators.contract.check_allocator` checks them on any class):
 
 1. "No room" is a return value. A refused call changes nothing.
 2. `used_slots + free_slots == capacity_slots` after every call, and no slot has two kinds.
-3. `can_admit` predicts `admit`. Once it says no, it says no until something is released, moved, evicted or
-   left behind a window. With `moves_in_part`, an allocation may also end the no, and nothing is promised.
+3. `can_admit` predicts `admit`. A size it refuses stays refused until something is released, moved, evicted
+   or left behind a window. With `moves_in_part`, an allocation may also end the refusal, and nothing is
+   promised.
 4. Releasing every sequence frees the whole arena.
 5. No hidden randomness: the same calls give the same addresses.
 6. A promise in `growth_budget` is kept in any order of growths. Such growths cost no time and leave
@@ -93,7 +94,7 @@ class Allocator:
         Growths of the last `grow_many` that took slots of a cached prefix, one unit each; counted from 0.
     """
 
-    # -- what its class declares: no caller checks a name --------------------------------------
+    # -- declared by the class: no caller checks a name --------------------------------------
 
     family: ClassVar[str] = ""
     """One of FAMILIES (allocators/__init__.py): where `sim allocators` lists it"""
@@ -106,14 +107,14 @@ class Allocator:
     source: ClassVar[str] = ""
     """Where the rule comes from: a paper (name, venue and year), or a file of an engine"""
     note: ClassVar[str] = ""
-    """A sentence that readers of any result need besides the numbers"""
+    """A sentence that readers of any result need besides the numbers; "": none"""
 
     declares: ClassVar[type] = NoOptions
     """Its own options: a frozen dataclass of `option` fields (allocators/option.py)"""
     scheduler: ClassVar[str] = ""
     """The default scheduler for it; "": vllm-v1 for paged allocators, else orca"""
     slow: ClassVar[bool] = False
-    """Whether runs take so long that comparisons of all allocators skip it unless it is named."""
+    """Whether its runs are so slow that comparisons of all allocators skip it unless it is named."""
     reserves: ClassVar[bool] = False
     """Whether `admit` sets aside all of `bound`, so that a reservation policy applies."""
     frees_when_refused: ClassVar[bool] = False
@@ -127,29 +128,29 @@ class Allocator:
     moves_on_release: ClassVar[bool] = False
     """Whether `release` may copy slots, as in a pool without holes."""
     moves_in_part: ClassVar[bool] = False
-    """Whether only a limited amount is moved for a refused sequence, so a token in a hole may save a move."""
+    """Whether moves for a refused sequence are limited, so that a token in a hole may save a move."""
     windows: ClassVar[bool] = False
-    """Whether a token may take several slots, or none after a while (`slots_per_token`, `expired_slots`)."""
+    """Whether a token may take several slots and lose them later (`slots_per_token`, `expired_slots`)."""
     pages: ClassVar[bool] = False
-    """Whether memory is in pieces found through a table, as kernels of paging engines read it."""
+    """Whether kernels find the memory through a table of pieces, as in paging engines."""
     has_blocks: ClassVar[bool] = False
-    """Whether the option `block_size` applies, and kernels read blocks of that size."""
+    """Whether the option `block_size` applies: kernels read blocks of that size."""
     pools_windows: ClassVar[bool] = False
-    """Whether windowed layers have their own pool, which no vLLM scheduler controls"""
+    """Whether windowed layers have their own pool, which no scheduler of vLLM supports"""
     caches_windows: ClassVar[bool] = False
-    """Whether prefixes are kept although windowed layers free what lies behind the window (`groups`)"""
+    """Whether prefixes are kept although windowed layers free what is behind the window (`groups`)"""
     frees_behind_windows: ClassVar[bool] = False
     """Whether the option `groups` applies."""
     keeps_prefixes: ClassVar[bool] = False
     """Whether the option `cache` applies, or prefixes are kept anyway."""
 
-    # -- what an instance declares --------------------------------------------------------------
+    # -- declared by the instance ------------------------------------------------------------
 
     growth_unit: int
-    """Tokens that a promised growth adds, exactly, in `slots_per_token` slots; 0: nothing is promised."""
+    """Exact number of tokens that a promised growth adds, in `slots_per_token` slots each; 0: no promises."""
 
     grows_by: int
-    """Tokens that each growth for a decoded token adds, if nothing is promised; 0: they differ."""
+    """Tokens that each growth of a decoding sequence adds, if nothing is promised; 0: it varies."""
 
     maps: int = 0
     """Driver calls since the start that map memory."""
@@ -207,7 +208,7 @@ class Allocator:
     def grow(self, seq: int, tokens: int) -> bool:
         """Make room for `tokens` in total, ready to be written; False if there is no room.
 
-        Up to `capacity(seq)` tokens there is always room, and nothing changes except that slots behind a
+        Up to `capacity(seq)` tokens this always succeeds and changes nothing, except that slots behind a
         window may be freed (`LeavesBehind`).
         """
 
@@ -219,11 +220,11 @@ class Allocator:
     def regions(self) -> Iterator[Region]:
         """Every range of addresses, allocated or free, in ascending order, without gaps."""
 
-    # -- construction, and the location of every slot ----------------------------------------
+    # -- construction, and the address of every slot -----------------------------------------
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> "Allocator":
-        """Build one from a run's options; it uses those it knows."""
+        """Build one from the run's options, ignoring those that do not apply."""
         return cls(capacity_slots)
 
     def layout(self) -> Layout:
@@ -263,18 +264,18 @@ class Allocator:
     # -- defaults that an allocator may override: what fits ----------------------------------
 
     def fits(self, tokens: int, bound: int) -> bool:
-        """Whether a sequence of `tokens` (reserving `bound`) fits an empty arena at all.
+        """Whether a sequence of `tokens` (reserving `bound`) fits an empty arena.
 
-        If it does, so does every sequence with fewer tokens and a smaller bound.
+        If so, then so does every sequence with fewer tokens and a smaller bound.
         """
         return self.peak_slots(tokens, bound) <= self.capacity_slots
 
     def peak_slots(self, tokens: int, bound: int) -> int:
-        """Peak slots of a sequence on its way to `tokens`: not at its end, if it frees some."""
+        """Peak slots of a sequence that grows to `tokens`; if it frees some, not those at its end."""
         return self.slots_needed(tokens, bound)
 
     def leaves(self, match: "Match | None", tokens: int, bound: int) -> int:
-        """Free slots that remain once a new sequence has all its `tokens`; below 0: too few."""
+        """Free slots left once a new sequence has all its `tokens`; negative: too few."""
         needed = self.peak_slots(tokens, bound)
         if match is not None:
             needed += match.woken_slots - match.tokens
@@ -289,7 +290,7 @@ class Allocator:
         return self.leaves(match, tokens, bound) >= 0
 
     def can_hold(self, tokens: int, bound: int) -> bool:
-        """Whether a new sequence would find room all the way to `tokens` if no other sequence took any."""
+        """Whether a new sequence could grow to `tokens` if no other sequence took any slots."""
         return self.can_admit(tokens, bound)
 
     def external_slots(self, need: int) -> int:
@@ -297,7 +298,7 @@ class Allocator:
         return 0
 
     def largest_free_extent(self) -> int:
-        """The largest number of slots that one request could still get."""
+        """The most slots that a single request could get."""
         return self.free_slots
 
     # -- growing and releasing ---------------------------------------------------------------
@@ -327,15 +328,15 @@ class Allocator:
 
     @property
     def growth_end(self) -> int:
-        """Tokens beyond which a sequence that grows by `grows_by` no longer grows."""
+        """Token count at which a sequence that grows by `grows_by` stops growing."""
         return 1 << 62
 
     def retire(self, seq: int) -> int:
-        """Mark the sequence as finished; it keeps its memory until released. Returns its slots."""
+        """Mark the sequence as finished; it keeps its memory until it is released. Returns its slots."""
         return self.capacity(seq)
 
     def evict(self, seq: int) -> None:
-        """Release a sequence that will return under the same `own` and may find what is left of it."""
+        """Release a sequence that will return under the same `own` and may find what is left of its text."""
         self.release(seq)
 
     # -- what it holds -----------------------------------------------------------------------
@@ -346,7 +347,7 @@ class Allocator:
         return self.growth_unit or 1
 
     def surplus(self, seq: int, tokens: int) -> int:
-        """Slots of a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
+        """Slots of a sequence left empty by `tokens` tokens; negative: it must grow for them."""
         return self.capacity(seq) - tokens
 
     def logical_slots(self) -> int:
@@ -358,7 +359,7 @@ class Allocator:
         return 0
 
     def shared_tail_slots(self) -> int:
-        """Empty slots behind the tokens of shared blocks: not written until one sequence owns the block."""
+        """Empty slots behind the tokens of shared blocks: nobody writes there until a block has one owner."""
         return 0
 
     def memory_stats(self) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""A tree of texts in blocks: one node per block, matched whole, and the last one to the token.
+"""A tree of texts in blocks: one node per block. Blocks match as a whole, the last one up to a token.
 
     (root) --- block 4 --- block 9
                       '--- block 7
@@ -14,7 +14,7 @@ from kvsim.allocators.runs import cut, take_common
 
 
 class BlockNode:
-    """The text of one block, which follows its parent's."""
+    """The text of one block, which follows that of its parent."""
 
     __slots__ = ("block", "children", "parent", "text")
 
@@ -27,7 +27,7 @@ class BlockNode:
 
 
 class TextMatch(Found):
-    """The blocks found for a text, and a node whose text begins like the next block."""
+    """The blocks found for a text, and a node whose text starts like the next block."""
 
     __slots__ = ("blocks", "node", "partial", "shareable", "size", "source")
 
@@ -51,7 +51,7 @@ class BlockTexts:
     Attributes
     ----------
     found : int
-        Blocks whose text can be found and that no sequence holds: counted by the owner.
+        Blocks without a holder whose text can be found; counted by the owner.
     """
 
     def __init__(self, blocks: int, block_size: int) -> None:
@@ -61,15 +61,13 @@ class BlockTexts:
         self._nodes: list[BlockNode | None] = [None] * blocks
 
     def can_be_found(self, block: int) -> bool:
-        """Whether a block is in the tree."""
         return self._nodes[block] is not None
 
     def holds(self, node: BlockNode) -> bool:
-        """Whether a node is still in the tree."""
         return node is self.root or self._nodes[node.block] is node
 
     def is_leaf(self, block: int) -> bool:
-        """Whether nothing follows the text of a block."""
+        """Whether no text follows this block."""
         node = self._nodes[block]
         return node is None or not node.children
 
@@ -100,7 +98,7 @@ class BlockTexts:
         return match
 
     def enter(self, parent: BlockNode, text: tuple[Run, ...], block: int) -> BlockNode:
-        """Add a block behind a node; returns the node of this text, an earlier one if already there."""
+        """Add a block behind a node; returns the node of this text, which may have existed before."""
         near = parent.children.setdefault(text[0][:2], {})
         node = near.get(text)
         if node is None:

@@ -1,4 +1,4 @@
-"""Sequences that replace others in paged memory, then write: a step of beam search in one pass.
+"""One step of beam search in paged memory: sequences replace others, then write, in one pass.
 
     a', a copy of a, replaces c (block size 4, 10 tokens)       then a and a' write
 
@@ -27,11 +27,11 @@ class Branching:
         forks: list[tuple[Id, Id, Id, int]],
         writers: list[tuple[list[Id], int]],
     ) -> tuple[int, int]:
-        """Do a whole step, as `Allocator.branch`; returns (copies on write, slots copied).
+        """Like `Branches.branch`, in one pass; returns (copies on write, slots copied).
 
         Sequences that share a last block that is not full must write.
         """
-        sharers: dict[Id, int] = {}  # last blocks that are not full: their holders minus one
+        sharers: dict[Id, int] = {}  # unfilled last block -> its holders minus one
         for fork in forks:
             last = self._fork(claims, fork)
             if last is not None:

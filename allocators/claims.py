@@ -1,4 +1,4 @@
-"""Shared blocks: their holders beyond the first, and how far shared last blocks are filled.
+"""Shared blocks: how many holders each has beyond the first, and how full shared last blocks are.
 
     tables         7: [47, 12, 83]     8: [47, 12, 83]     9: [47, 90]
     extra          47: 2   12: 1   83: 1         holders beyond the first; 90 has none
@@ -30,8 +30,8 @@ from kvsim.allocators.records import Id, InvariantError, expect_new, holds_nothi
 class Claims:
     """References to blocks beyond the first per block.
 
-    A shared block that is not full is the last of every table that names it: a sequence that writes behind
-    its tokens gets a copy, or is its only holder.
+    A shared block that is not full is the last of every table that names it. A sequence that writes to it
+    gets a copy, unless it is the only holder.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Claims:
         self._tables = tables
 
     def references(self) -> dict[int, int]:
-        """References beyond the first, of shared blocks only."""
+        """References beyond the first, per shared block."""
         return self.extra
 
     def share(self, parent: Id, child: Id, blocks: int) -> None:
@@ -63,12 +63,12 @@ class Claims:
         return self.drop_all(table) if self.extra else table
 
     def take_place(self, seq: Id, table: list[int], parent: Id, child: Id, blocks: int) -> list[int]:
-        """`share`, then `leave`, if no shared block is part filled."""
+        """`share` followed by `leave`, if no shared block is partly filled."""
         self.share(parent, child, blocks)
         return self.leave(seq, table)
 
     def part(self, seq: Id, block: Id) -> None:
-        """A sequence gets its own copy of the last block of its table, which others share."""
+        """Give a sequence its own copy of the last block of its table, which it shared."""
         self.drop(block)
 
     def add(self, blocks: list[Id]) -> None:
@@ -102,7 +102,7 @@ class Claims:
         return True
 
     def drop_all(self, table: list[int]) -> list[int]:
-        """Remove one reference from each block of a table; returns the blocks without another holder."""
+        """Remove one reference from each block of a table; returns the blocks left without a holder."""
         if self.part_filled and table and table[-1] in self.part_filled:
             self.drop(table[-1])
             table = table[:-1]
@@ -112,7 +112,7 @@ class Claims:
         return [block for block in alone if not self.drop(block)]
 
     def drop_first(self, table: list[Id]) -> int:
-        """Remove one reference from the leading full blocks of a table that are shared; returns how many."""
+        """Remove one reference from each shared full block at the start of a table; returns how many."""
         extra: dict[Id, int] = self.extra
         shared = 0
         for block in table:
@@ -156,13 +156,13 @@ class Claims:
             raise InvariantError(f"sequence {parent} cannot hold {tokens} tokens in {room}")
 
     def _shares_last(self, seq: int, table: list[int]) -> bool:
-        """Whether others hold the last block of a table."""
+        """Whether the last block of a table has other holders."""
         return table[-1] in self.extra
 
     # -- looking ------------------------------------------------------------------------------
 
     def holders(self, block: int) -> int:
-        """How many tables name a block."""
+        """The number of tables that name a block."""
         extra = self.references()
         if block in extra:
             return extra[block] + 1
@@ -196,7 +196,7 @@ class Forked(Claims):
 
     def __init__(self, block_size: int, tables: dict[int, list[int]]) -> None:
         super().__init__(block_size, tables)
-        self._families: dict[int, Family] = {}  # of sequences that ever forked
+        self._families: dict[int, Family] = {}  # sequences that ever forked
 
     def references(self) -> dict[int, int]:
         """As in `Claims`, recounted."""
@@ -222,7 +222,7 @@ class Forked(Claims):
         self.tokens += blocks * self._size
 
     def leave(self, seq: Id, table: list[int]) -> list[int]:
-        """As in `Claims`: its neighbours now share what both shared with it."""
+        """As in `Claims`; afterwards its neighbours share what both shared with it."""
         families: dict[Id, Family] = self._families
         family = families.pop(seq, None)
         if family is None:
@@ -278,7 +278,7 @@ class Forked(Claims):
         self._leave_last(block, [other for other in seqs if other != seq])
 
     def _leave_last(self, block: int, others: list[int]) -> None:
-        """A sequence leaves a shared block that is not full but whose slots were counted as full."""
+        """A sequence leaves a shared block that is not full, but whose slots were counted as full."""
         self.tokens += self._size - self.part_filled[block]
         if sum([self._tables[other][-1] == block for other in others]) == 1:
             del self.part_filled[block]

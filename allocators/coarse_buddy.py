@@ -1,4 +1,4 @@
-"""Buddy with a minimum chunk: nothing below 16 slots is split off.
+"""Buddy with chunks of at least 16 slots.
 
     |#### tokens ####|~~ reserved ~~|...... internal: up to the next power of two, at least 16 ......|
 

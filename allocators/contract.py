@@ -33,12 +33,12 @@ def check(rules: Iterable[Callable[[Step], str]], step: Step) -> None:
 def check_allocator(
     make: Callable[[int], Allocator], seed: int = 0, arenas: Sequence[int] = ARENAS, calls: int = 300
 ) -> None:
-    """Test an allocator with random calls and raise at the first rule of the contract that it breaks.
+    """Test an allocator with random calls; raise at the first broken rule of the contract.
 
     Parameters
     ----------
     make : callable
-        From a capacity in slots to a new, empty allocator.
+        Takes a capacity in slots; returns a new, empty allocator.
     seed : int
         Seed of the calls: the same seed makes the same calls.
     arenas : sequence of int
@@ -74,7 +74,7 @@ def try_class(allocator: type[Allocator], calls: int = 300, seed: int = 0) -> li
         try:
             build(slots)
             arenas.append(slots)
-        except (TypeError, ValueError) as error:  # some are too small for large blocks
+        except (TypeError, ValueError) as error:  # some arenas are too small for large blocks
             refused = str(error)
     if not arenas:
         raise ValueError(refused)

@@ -11,7 +11,7 @@ from kvsim.allocators.base import Holdings, Region
 from kvsim.allocators.option import option
 
 FITS = ("first", "best", "next", "worst")
-"""Which free extent to cut: lowest address, smallest, first behind the last allocation, largest."""
+"""The free extent to cut: the lowest, the smallest, the first behind the last allocation, the largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class ExtentOptions:
 
 
 class ExtentArena:
-    """Allocates ranges by first, best, next or worst fit (`FITS`); the lowest of equals."""
+    """Allocates ranges by first, best, next or worst fit (`FITS`); ties go to the lowest address."""
 
     def __init__(self, capacity: int, fit: str) -> None:
         if fit not in FITS:
@@ -51,7 +51,7 @@ class ExtentArena:
         return min(serving, key=lambda i: (sum(free[i]) <= self._next or i < rover, i), default=None)
 
     def take(self, owner: int, size: int) -> bool:
-        """Allocate `size` slots from the low end of the extent found; False if none serves."""
+        """Allocate the low end of the extent found, `size` slots; False if none is large enough."""
         index = self.find(size)
         if index is None:
             return False
@@ -70,7 +70,7 @@ class ExtentArena:
         return True
 
     def move(self, owner: int, size: int) -> bool:
-        """Allocate another extent of `size` slots, then free the old one; False if none serves."""
+        """Move the owner to another extent of `size` slots; False if none is large enough."""
         old, index = self.allocated[owner], self.find(size)
         if index is None:
             return False
@@ -84,7 +84,7 @@ class ExtentArena:
         del self.allocated[owner]
         self._merge(start, size)
         if start + size == self._next:
-            self._next = start  # the last allocation is undone
+            self._next = start  # undo the last allocation
         return size
 
     def _merge(self, start: int, size: int) -> None:

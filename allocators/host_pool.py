@@ -39,6 +39,6 @@ class HostPool:
         return tables, {names[block]: self._filled.pop(block) for block in names if block in self._filled}
 
     def drop(self, seq: int) -> int:
-        """Forget a sequence; returns the number of its blocks that no other in the pool shares."""
+        """Forget a sequence; returns how many of its blocks no other sequence in the pool shares."""
         others = {block for other, table in self.tables.items() if other != seq for block in table}
         return len(set(self.tables.pop(seq)) - others)

@@ -1,4 +1,4 @@
-"""LightLLM: one-token slots from a stack, and a radix tree of what finished requests leave.
+"""LightLLM: one-token slots from a stack, and a radix tree of the texts of finished requests.
 
     running     A |## found ##|======= its own slots =======|     from the stack: last in, first out
     finished    tree: |## found ##|##### all that A held #####|   until it is the least recently used leaf
@@ -45,7 +45,7 @@ class TokenPool:
         return len(self.slots) - self.mark
 
     def alloc(self, count: int) -> list[int] | None:
-        """The next `count` slots; None if there are fewer."""
+        """Allocate the next `count` slots; None if there are fewer."""
         start = self.mark
         if count > len(self.slots) - start:
             return None
@@ -53,14 +53,14 @@ class TokenPool:
         return self.slots[start : self.mark]
 
     def give_back(self, slots: Sequence[int]) -> None:
-        """Free slots, each allocated once."""
+        """Free these slots, each of which is allocated once."""
         end = self.mark
         self.mark = end - len(slots)
         self.slots[self.mark : end] = slots
 
 
 NAMELESS = 1 << 40
-"""Names from here on are of sequences placed without a name, which find nothing when they return."""
+"""First name for sequences placed without one, which find nothing when they return."""
 
 
 class Holding:
@@ -161,7 +161,7 @@ class LightLLM(Allocator):
         return self.free_slots
 
     def grow_many(self, seqs: Sequence[int]) -> None:
-        """As in the base; an ascending run of sequences is one step, which takes its slots together."""
+        """As in the base; an ascending run of sequences is one step, which takes all its slots at once."""
         if len(seqs) > self.free_slots:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.free_slots} promised")
         self.evicted_by = []
@@ -170,7 +170,7 @@ class LightLLM(Allocator):
             stop = min(end, start + self.pool.free)  # as many whole steps as the stack has slots for
             while start < stop < end and seqs[stop] > seqs[stop - 1]:
                 stop -= 1
-            if stop <= start:  # or one step, for which leaves are evicted
+            if stop <= start:  # or one step, which must evict leaves
                 stop = start + 1
                 while stop < end and seqs[stop] > seqs[stop - 1]:
                     stop += 1
@@ -182,7 +182,7 @@ class LightLLM(Allocator):
         self._count()
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Record how much is computed: only that enters the tree, when the sequence ends."""
+        """Record how much is computed; only computed text enters the tree when the sequence ends."""
         held = self._held[seq]
         if tokens > self.capacity(seq):
             raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {held}")
@@ -228,7 +228,6 @@ class LightLLM(Allocator):
         return slots
 
     def _count(self) -> None:
-        """Update the counts from the pool and the tree."""
         self.used_slots = self.pool.mark - self.tree.tokens + self.tree.locked
         self.cached_slots = self.tree.found
 

@@ -18,11 +18,11 @@ from kvsim.allocators.runs import cut, take_common
 from kvsim.allocators.text_tree import Key, find, nodes_below, put_above
 
 GONE = -1
-"""Locks of a node that is no longer in the tree."""
+"""Lock count of a node that is no longer in the tree."""
 
 
 class Node:
-    """A piece of text that follows its parent's, its slots, and how many of them may be found again."""
+    """A piece of text that follows its parent's, its slots, and how many of them a look-up may find again."""
 
     __slots__ = ("children", "end", "findable", "locks", "number", "parent", "runs", "slots", "time")
 
@@ -33,7 +33,7 @@ class Node:
         self.slots = slots
         self.end: int = (parent.end if parent else 0) + len(slots)  # tokens from the root to its last
         self.locks = 0  # sequences that end here or below
-        self.time = 0  # of the last touch
+        self.time = 0  # time of the last touch
         self.findable = len(slots)
         self.children: dict[Key, Node] = {}  # by their first token
 
@@ -62,7 +62,7 @@ class TokenTree:
     # -- looking ------------------------------------------------------------------------------
 
     def find(self, text: Sequence[Run]) -> tuple[int, int]:
-        """How many tokens of a text are there, and how many of these are unlocked; changes nothing."""
+        """How many tokens of a text are in the tree, and how many of them are unlocked; changes nothing."""
         end, common, unlocked = find(self.root, text, sum([length for _, _, length in text]))
         return end.parent.end + common, unlocked
 
@@ -73,7 +73,7 @@ class TokenTree:
     # -- changing -----------------------------------------------------------------------------
 
     def match(self, text: Sequence[Run]) -> Node:
-        """Lock what is there of a text; returns the node that ends it, or the root if nothing is there.
+        """Lock the part of a text that is in the tree; returns the node where it ends, or the root.
 
         A text without tokens touches nothing.
         """
@@ -101,10 +101,10 @@ class TokenTree:
         return end
 
     def insert(self, text: Sequence[Run], slots: Sequence[int]) -> tuple[int, Node]:
-        """Enter a text with its slots; returns how many tokens were there before, and the node it ends in.
+        """Enter a text with its slots; returns how many tokens were already there, and the node it ends in.
 
-        A text may end in the middle of that node. The slots of tokens that were there before stay with the
-        caller.
+        A text may end in the middle of that node. The caller keeps the slots of tokens that were already
+        there.
         """
         path, rest = [self.root], list(text)[::-1]
         known, end = 0, self.root
@@ -161,7 +161,7 @@ class TokenTree:
         while self._leaves:
             time, _, leaf = heappop(self._leaves)
             if leaf.time != time or leaf.locks or leaf.children:
-                continue  # requeued since, or will be when it is free
+                continue  # requeued since, or will be queued when unlocked
             leaf.locks = GONE
             del leaf.parent.children[leaf.runs[0][:2]]
             self.tokens -= len(leaf.slots)

@@ -1,4 +1,4 @@
-"""How a part of the simulator declares its own option: a field of a frozen dataclass.
+"""Options of one part of the simulator, declared as fields of a frozen dataclass.
 
     @dataclass(frozen=True, kw_only=True)
     class ExtentOptions:
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Option(NamedTuple):
-    """What an option has besides its name, type and default."""
+    """The properties of an option besides its name, type and default."""
 
     help: str
     """a sentence for the command line"""
@@ -47,9 +47,9 @@ class Option(NamedTuple):
     hidden: bool = False
     """whether `--help` leaves it out"""
     repeats: bool = False
-    """whether it may be given several times: texts, separated by spaces"""
+    """whether it may be given several times: texts, joined by spaces"""
     commas: bool = False
-    """whether a value may contain commas: `;` separates the values of a sweep, as when it repeats"""
+    """whether a value may contain commas, so that `;` separates the values of a sweep"""
 
 
 def option(

@@ -1,4 +1,4 @@
-"""A run's options for its allocator: integers and short words; each allocator uses those it knows."""
+"""A run's options for its allocator: integers and short words; each allocator uses those that apply."""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -13,9 +13,9 @@ class Order(Enum):
     """Which free block an engine allocates first. A freed table is reused from its last block on."""
 
     STACK = "stack"
-    """the one freed last (vLLM V0; V1 0.33 with its prefix cache off)"""
+    """the block freed last (vLLM V0; V1 0.33 with its prefix cache off)"""
     QUEUE = "queue"
-    """the one freed first (vLLM V1 0.11, nano-vLLM)"""
+    """the block freed first (vLLM V1 0.11, nano-vLLM)"""
     HASHED_LAST = "hashed last"
     """like QUEUE, but blocks that are not full go to the front (vLLM V1 0.33 with its prefix cache on)"""
 
@@ -24,17 +24,17 @@ class CacheRules(NamedTuple):
     """How an engine keeps prefixes of released sequences."""
 
     newest: bool = False
-    """of equal blocks, look-ups find the one entered last, not the first (nano-vLLM)"""
+    """look-ups find the newest of equal blocks, not the oldest (nano-vLLM)"""
     lookahead: int = 0
-    """tokens behind a block that must be equal too for it to be found (vLLM's EAGLE and MTP)"""
+    """tokens behind a block that must match too (vLLM's EAGLE and MTP)"""
     told: bool = False
-    """a table may grow before its contents are verified (drafts): only what `fill` names is found"""
+    """a table may grow before its contents are verified (drafts): only blocks reported by `fill` are found"""
     drops_last: bool = False
-    """the last block found of a text is computed anyway (vLLM's EAGLE with a connector)"""
+    """the last block of a hit is computed anyway (vLLM's EAGLE with a connector)"""
 
 
 class Groups(NamedTuple):
-    """The layers of a model in groups, each of which needs its own slot for a token."""
+    """The layers of a model in groups; each group needs its own slot for a token."""
 
     full: int
     """groups that keep every token"""
@@ -43,11 +43,11 @@ class Groups(NamedTuple):
     window: int
     """tokens that a windowed layer sees, including the newest"""
     max_chunk: int | None = None
-    """maximum tokens that a step adds to a sequence; None: all that it has"""
+    """the most tokens that a step adds to a sequence; None: no limit"""
 
     @property
     def each(self) -> int:
-        """The number of groups: the slots of one token."""
+        """Number of groups: slots per token."""
         return self.full + self.windowed
 
     @property
@@ -69,7 +69,7 @@ def layers_named(kind: str, reach: int | None = None) -> str:
 
 
 def kinds_of(names: Iterable[str]) -> list[str]:
-    """The different ones of these names: full attention first, states last."""
+    """The distinct names: full attention first, states last."""
     return sorted(dict.fromkeys(names), key=lambda name: (name == "states", name != "full"))
 
 
@@ -93,7 +93,7 @@ class Hybrid(NamedTuple):
 
     groups: tuple[LayerGroup, ...]
     in_flight_tokens: int
-    """maximum tokens scheduled but not finished: a step's budget, doubled if the next step is in flight"""
+    """most tokens scheduled but not finished: a step's budget, doubled if the next step is in flight"""
     late: bool = False
     """whether a step is scheduled before the previous one has ended"""
     retention: int | None = 0
@@ -131,17 +131,17 @@ class Options(NamedTuple):
     max_model_len: int = 8_192
     """tokens of the longest sequence"""
     own: object | None = NoOptions()
-    """the options that the allocator `declares`; mypyc finds no `object` alone in a NamedTuple"""
+    """the options that the allocator `declares`; mypyc rejects a plain `object` in a NamedTuple"""
 
     def chosen(self, kind: type[T]) -> T:
-        """The allocator's own options, of the kind that it declares; the defaults if none were chosen."""
+        """The allocator's own options, of the class it declares; its defaults if none were given."""
         return self.own if isinstance(self.own, kind) else kind()
 
 
 def said_by(kind: type, name: str, otherwise: T) -> T:
-    """The value of a setting in the body of a class, or of its nearest base that has the name.
+    """The value of a name in the body of a class, or of its nearest base that has it.
 
-    A compiled class has a descriptor there, which is ignored.
+    Ignores the descriptors of compiled classes.
     """
     for each in kind.__mro__:
         said = each.__dict__.get(name)

@@ -126,7 +126,7 @@ class Paged(Blocks):
         return tuple(self._table(seq))
 
     def table_so_far(self, seq: int) -> Sequence[int]:
-        """The same, not copied: it changes with the sequence."""
+        """The same without a copy: it changes with the sequence."""
         return self._table(seq)
 
     def slot(self, seq: int, token: int) -> int:
@@ -171,7 +171,7 @@ class Paged(Blocks):
         if self.prefixes is not None:
             self.prefixes.rename(seq, name)
 
-    # -- blocks used by a copy --------------------------------------------------------------------
+    # -- blocks pinned for a copy -------------------------------------------------------------
 
     def pin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
         """Pin full blocks with these keys for a copy: they outlive their sequences, or leave the free queue.
@@ -180,7 +180,7 @@ class Paged(Blocks):
         """
         assert self.prefixes is not None
         pool, claims = self.prefixes.pool, self._claims
-        pool.unlike = False  # blocks other than the first ones of a table may now have other holders
+        pool.unlike = False  # blocks behind the first ones of a table may now have other holders
         claims.tokens -= len(blocks) * self.block_size
         for key, row in rows(sorted(zip(keys, blocks, strict=True))):
             if pool.finds_free(key, row):
@@ -219,7 +219,6 @@ class Paged(Blocks):
         return 0 if self._claims.part_filled else self._pool.free  # a copy adds less than a block
 
     def _count(self) -> None:
-        """Update the counts from the pool and the claims."""
         self.shared_tokens = self._claims.tokens
         self.used_slots = self.capacity_slots - self._pool.free * self.block_size
         self.cached_slots = self._pool.cached * self.block_size
@@ -227,7 +226,7 @@ class Paged(Blocks):
     # -- drawing ------------------------------------------------------------------------------
 
     def free_queue(self) -> tuple[int, ...]:
-        """The free blocks in the order in which they will be allocated."""
+        """The free blocks in allocation order."""
         return tuple(self._pool.queue())
 
     def layout(self) -> Layout:
@@ -268,7 +267,7 @@ class Paged(Blocks):
             self.used_slots += missing * size
         if self.prefixes is not None:
             if seq in self.prefixes.filling and not self.prefixes.told:
-                self.prefixes.fill(seq, table, full)  # what the sequence held is full now
+                self.prefixes.fill(seq, table, full)  # all that the sequence held is now full
             self.cached_slots = self._pool.cached * size
         return True
 
@@ -328,7 +327,7 @@ class Paged(Blocks):
         return True
 
     def branch(self, forks: list[tuple[int, int, int, int]], writers: list[tuple[list[int], int]]) -> None:
-        """In one pass if only last blocks forked in this call can be shared and not full."""
+        """In one pass, if the only shared blocks that are not full are last blocks forked in this call."""
         claims = self._claims
         if self.prefixes is not None or claims.part_filled:
             self._branch_one_by_one(forks, writers)

@@ -33,13 +33,13 @@ class Pool:
         raise NotImplementedError
 
     def allocate_one(self) -> Id:
-        """The next free block, which must exist."""
+        """Allocate the next free block, which must exist."""
         return self.allocate(1)[0]
 
     def allocate_each(
         self, seqs: Sequence[Id], tables: dict[Id, list[Id]], evicted: list[int] | None = None
     ) -> None:
-        """Like `allocate`: append one block to the table of each of these sequences, in order."""
+        """Append one free block to the table of each of these sequences, in order."""
         for seq, block in zip(seqs, self.allocate(len(seqs), evicted), strict=True):
             tables[seq].append(block)
 
@@ -51,11 +51,11 @@ class Pool:
         raise NotImplementedError
 
     def cached_blocks(self) -> Iterator[int]:
-        """The free blocks that have a text."""
+        """The free blocks that hold a text."""
         return iter(())
 
     def queue(self) -> Iterator[int]:
-        """The free blocks in the order in which they will be allocated."""
+        """The free blocks in allocation order."""
         raise NotImplementedError
 
 

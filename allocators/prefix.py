@@ -29,11 +29,11 @@ from kvsim.allocators.prefix_pool import PrefixPool
 from kvsim.allocators.texts import Keys, Texts, pieces
 
 NOBODY = -1
-"""The name of sequences that never return to look for what is left of them."""
+"""The name of sequences that never return for what is left of them."""
 
 
 class Known:
-    """What is known about a sequence's text.
+    """What is known about the text of a sequence.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Known:
         self.rest = rest
         self.own = own
         self.full = 0
-        self._range = self._range_at = 0  # the range in `keys` with the last full block; its first block
+        self._range = self._range_at = 0  # the range in `keys` that has the last full block; its first block
 
     def fill(self, full: int) -> list[tuple[int, int, int]]:
         """Set the number of full blocks; returns those that became full, as `pieces` does."""
@@ -129,7 +129,7 @@ class Prefixes:
     filling : set of int
         Sequences that will fill blocks that others may share.
     told : bool
-        Whether only `fill` reports full blocks; otherwise a table that grows is full too.
+        Whether only `fill` reports full blocks; otherwise a table that grows counts as full.
     """
 
     def __init__(self, num_blocks: int, block_size: int, rules: CacheRules, order: Order) -> None:
@@ -138,14 +138,13 @@ class Prefixes:
         self.filling: set[int] = set()
         self._hashed_last = order is Order.HASHED_LAST
         self._texts = Texts(block_size, rules.lookahead)
-        self._beyond = max(rules.lookahead - 1, 0)  # tokens of a key behind the one that is recomputed
+        self._beyond = max(rules.lookahead - 1, 0)  # tokens of a key behind the recomputed one
         self._drops_last = rules.drops_last
         self.told = rules.told
-        self._known: dict[int, Known] = {}  # of each sequence
+        self._known: dict[int, Known] = {}  # by sequence
         self._left_over: dict[int, list[Keys]] = {}  # by name: private keys of an evicted sequence
 
     def nothing(self) -> PrefixMatch:
-        """The match of a text without a hit."""
         return PrefixMatch(0, 0, [], Known([], 0, [], NOBODY))
 
     def match(self, content: Content, own: int, most: int) -> PrefixMatch:
@@ -181,12 +180,12 @@ class Prefixes:
         return others
 
     def enter_unknown(self, seq: int, blocks: int) -> None:
-        """Start a sequence whose text is unknown; others may share all its blocks."""
+        """Start a sequence with an unknown text; others may share all its blocks."""
         known = self._known[seq] = Known([], 0, [], NOBODY)
         known.alone = blocks
 
     def fork(self, parent: int, child: int, blocks: int) -> None:
-        """Start the child with all blocks of its parent; it fills none for others."""
+        """Start a child with all blocks of its parent; it fills none for others."""
         old = self._known[parent]
         new = self._known[child] = Known(old.keys, old.shareable, old.rest, NOBODY)
         new.full, new.alone = old.full, blocks
@@ -200,7 +199,7 @@ class Prefixes:
             self.filling.add(name)
 
     def fill(self, seq: int, table: list[int], full: int) -> None:
-        """The first `full` blocks of a table are computed: look-ups find those that others may share."""
+        """Record that the first `full` blocks of a table are computed: look-ups find the shareable ones."""
         known = self._known[seq]
         if full <= known.full:
             return
@@ -213,7 +212,7 @@ class Prefixes:
             self.filling.remove(seq)
 
     def grow_each(self, seqs: Sequence[int], tables: dict[int, list[int]]) -> list[int]:
-        """Grow full tables by a block each, in order; returns which of them took a cached block."""
+        """Grow full tables by one block each, in order; returns which of them took a cached block."""
         pool = self.pool
         evicted: list[int] = []
         if self.told or not self.filling or self.filling.isdisjoint(seqs):
@@ -227,7 +226,7 @@ class Prefixes:
         return evicted
 
     def keep(self, seq: int, table: list[int]) -> None:
-        """Keep the private blocks of a sequence that will return, to be found as long as they last."""
+        """Keep the private blocks of a sequence that will return, until they are reused."""
         known = self._known[seq]
         if known.own == NOBODY or known.full <= known.alone:
             return
@@ -263,7 +262,7 @@ class Prefixes:
             if start > shared:
                 self.pool.give_back(table[start:stop], key)
                 continue
-            del table[stop:], table[:shared]  # usually it is long, and need not be copied
+            del table[stop:], table[:shared]  # usually long, so not copied
             self.pool.give_back(table, None if key is None else key + shared - start)
 
     def _leave_in_parts(self, known: Known, table: list[int], claims: Claims) -> None:

@@ -1,4 +1,4 @@
-"""Free blocks that remember their text: a queue of spans, from which a hit wakes blocks.
+"""Free blocks that keep their text: a queue of spans, from which a hit takes blocks back.
 
     freed     [2  7 11  5]  behind all others            allocated next from there: 5, then 11, 7, 2
     woken      2  7                                      a text is found from its start on
@@ -27,7 +27,7 @@ from kvsim.allocators.spans import Span
 
 
 class EqualBlocks:
-    """Blocks that wait behind an equal one.
+    """Blocks that wait behind a block with an equal text.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class EqualBlocks:
         self.key[block] = key
 
     def next(self, key: int) -> int | None:
-        """The next block waiting for a key."""
+        """The next waiting block for a key."""
         blocks = self.waiting.get(key)
         return blocks[0] if blocks else None
 
@@ -91,8 +91,8 @@ class PrefixPool(Pool):
     def __init__(self, num_blocks: int, rules: CacheRules) -> None:
         super().__init__(num_blocks)
         self._ends = Span([], None, None)  # the queue is a ring: behind its ends comes the next to allocate
-        self._state = bytearray()  # by key: UNKNOWN, IN_USE or IDLE
-        self._found: list[int] = []  # by key: the block, unless UNKNOWN
+        self._state = bytearray()  # state by key: UNKNOWN, IN_USE or IDLE
+        self._found: list[int] = []  # block by key, unless UNKNOWN
         self._spans: dict[int, Span] = {}  # by the key of their first block: free spans that have keys
         self._equals = EqualBlocks()
         self.newest = rules.newest
@@ -129,18 +129,18 @@ class PrefixPool(Pool):
         return bool(self._state[key] and self._found[key] == block) or self._equals.key.get(block) == key
 
     def is_free(self, block: int, key: int) -> bool:
-        """Whether a block, known by this key, is free."""
+        """Whether a block known by this key is free."""
         if self._state[key] and self._found[key] == block:
             return self._state[key] == IDLE
         return block in self._equals.span
 
     def finds_free(self, key: int, blocks: list[int]) -> bool:
-        """Whether look-ups find these blocks by the next keys, and all of them are free."""
+        """Whether look-ups find these blocks by consecutive keys, and all of them are free."""
         end = key + len(blocks)
         return self._state.count(IDLE, key, end) == len(blocks) and self._found[key:end] == blocks
 
     def _kind(self, key: int, block: int) -> int:
-        """1: look-ups find the block by this key; 0: it is unknown; else it waits behind another one."""
+        """1: look-ups find the block by this key; 0: unknown key; else the block waits behind another one."""
         if self._state[key] and self._found[key] == block:
             return 1
         return -key - 1 if block in self._equals.key else 0
@@ -153,7 +153,7 @@ class PrefixPool(Pool):
         yield from self._equals.key.items()
 
     def queue(self) -> Iterator[int]:
-        """The free blocks in the order in which they will be allocated."""
+        """The free blocks in allocation order."""
         for span in self._ends.others():
             yield from reversed(span.blocks)
 
@@ -201,7 +201,7 @@ class PrefixPool(Pool):
     # -- finding ------------------------------------------------------------------------------
 
     def wake(self, key: int, count: int) -> list[int]:
-        """Take the free blocks of the next `count` keys out of the queue; returns the others."""
+        """Take the free blocks of the next `count` keys out of the queue; returns the blocks in use."""
         state, end, others = self._state, key + count, []
         while key < end:
             idle = state.find(IDLE, key, end)
@@ -270,7 +270,7 @@ class PrefixPool(Pool):
         state[key:end] = bytearray(count)
 
     def _cut_out(self, key: int) -> None:
-        """Remove the key of a free block, which keeps its place in the queue."""
+        """Remove the key of a free block; the block keeps its place in the queue."""
         span = self._spans.pop(key, None) or self._cut(key)
         if len(span.blocks) > 1:
             self._spans[key + 1] = span.split(1)
@@ -279,7 +279,7 @@ class PrefixPool(Pool):
         self.cached -= 1
 
     def _find_next(self, key: int) -> None:
-        """The block found by this key was allocated: let the next waiting one be found."""
+        """The block found by this key was allocated: look-ups now find the next waiting one."""
         block = self._equals.next(key)
         if block is None:
             return

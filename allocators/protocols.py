@@ -1,4 +1,4 @@
-"""What some allocators can do beyond the contract: small protocols. One has an ability if it has its methods.
+"""Optional abilities of allocators: small protocols. An allocator has an ability if it has its methods.
 
 No base class and no flag is needed. The engine checks once which abilities an allocator has (abilities.py).
 
@@ -19,17 +19,17 @@ from kvsim.allocators.base import Content, Match
 
 @runtime_checkable
 class Prefixes(Protocol):
-    """Keeps computed tokens, to be found by text; an allocator that can does so if it `caches`.
+    """Keeps computed tokens that look-ups find by their text, if it `caches`.
 
     If a sequence's peak is not at its end, `can_hold_after(match, tokens, bound)` says whether a sequence
     that shares what `match` found would find room all the way, as `can_hold` does.
     """
 
     def match(self, content: Content, own: int, most: int) -> Match:
-        """Look up a sequence's text: how much of its first `most` tokens is already there.
+        """Look up how much of the first `most` tokens of a sequence's text is already there. Changes nothing.
 
-        `content` is the part that other sequences may share. Only the sequence itself can find what
-        follows, by the name `own`, after `evict`. Changes nothing.
+        `content` is the part that other sequences may share. After `evict`, the sequence itself finds what
+        follows by the name `own`.
         """
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
@@ -41,9 +41,9 @@ class Prefixes(Protocol):
 
 @runtime_checkable
 class Pieces(Protocol):
-    """Is told where prompts end and when steps begin, as states and windows are kept at few places.
+    """Keeps states and windows only at some places, so it must know where prompts end and when steps begin.
 
-    `ends_pieces`: whether it decides where chunks of prompts end, as states can be kept only there.
+    `ends_pieces`: whether it decides where chunks of prompts end, since states can be kept only there.
     """
 
     ends_pieces: bool
@@ -55,10 +55,10 @@ class Pieces(Protocol):
         """A step is about to be scheduled: hits may use what the last one computed."""
 
     def decided(self) -> None:
-        """The step is scheduled: sources of copies need not be kept any longer."""
+        """The step is scheduled: sources of copies may be reused."""
 
     def piece(self, match: Match | None, seq: int, start: int, tokens: int, most: int) -> int:
-        """How many of these prompt tokens to compute now, within a step's `most`; 0: none for now.
+        """How many of these prompt tokens to compute now, within a step's budget of `most`; 0: none for now.
 
         With a `match` the sequence is new; otherwise it is running.
         """
@@ -71,7 +71,7 @@ class LeavesBehind(Protocol):
     def leaves_at(self, seq: int) -> int:
         """Token count at which a sequence must grow, to free what is behind its windows.
 
-        0: it never does, or `capacity` ends there.
+        0: never, or its `capacity` ends there anyway.
         """
 
 
@@ -106,13 +106,13 @@ class Branches(Forks, Protocol):
 
 @runtime_checkable
 class Swaps(Protocol):
-    """Moves sequences to a pool in host memory, all they hold or nothing."""
+    """Moves sequences to a pool in host memory, whole or not at all."""
 
     host_capacity_slots: int
     host_used_slots: int
 
     def slots_held(self, seqs: Sequence[int]) -> int:
-        """Slots that these sequences hold together, here or in the host pool; shared ones count once."""
+        """Slots that these sequences hold together, here or in the host pool; shared slots count once."""
 
     def swap_out(self, seqs: Sequence[int]) -> bool:
         """Move sequences to the host pool, keeping what they share with each other; False: no room there."""
@@ -123,7 +123,7 @@ class Swaps(Protocol):
 
 @runtime_checkable
 class AfterSteps(Protocol):
-    """Works between steps: the engine then plans one step at a time, unless it is `InSpans` too."""
+    """Works between steps: the engine then plans one step at a time, unless it is also `InSpans`."""
 
     def after_step(self, lengths: Mapping[int, int]) -> None:
         """A step has ended; `lengths` gives the tokens of the living sequences.
@@ -135,10 +135,10 @@ class AfterSteps(Protocol):
 
 @runtime_checkable
 class InSpans(Protocol):
-    """Does the work after the steps of a span as if step by step."""
+    """Does the work after the steps of a span in one call, with the same results."""
 
     def grow_mapped(self, seqs: Sequence[int]) -> bool:
-        """Grow full sequences by `grows_by` each, in this order, if this maps nothing; else do nothing."""
+        """Grow full sequences by `grows_by` each, in order, unless that would map memory: then do nothing."""
 
     def pass_steps(self, growths: Iterator[Sequence[int]], most_ns: int) -> list[int]:
         """Pass steps: `after_step`, then `grow_mapped` for the sequences that the next step names, and so on.
@@ -151,7 +151,7 @@ class InSpans(Protocol):
 
 @runtime_checkable
 class ReadsHoles(Protocol):
-    """Makes attention read slots that hold no token of the contexts: each step is then priced separately."""
+    """Makes attention read slots that hold no token of the contexts, so each step is priced separately."""
 
     def read_slots(self) -> int:
         """Slots that attention reads in a step with at least one decode."""
@@ -159,7 +159,7 @@ class ReadsHoles(Protocol):
 
 @runtime_checkable
 class InGroups(Protocol):
-    """Keeps layers in groups with separate tables, and knows what each kind of layer holds.
+    """Keeps layers in groups with separate tables, and counts what each kind of layer holds.
 
     `kinds`: (name, slots of a token in all groups of these layers), as in `Region.layers`.
 
@@ -171,11 +171,11 @@ class InGroups(Protocol):
     def kind_counts(
         self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
     ) -> Callable[[], Sequence[int]]:
-        """Return a function that reads the counts which, with used and internal slots, tell what kinds hold.
+        """Return a function that reads the counts that `held_by_kind` needs besides used and internal slots.
 
         `internal` gives the slots that will never be written, `finals` the final token counts of sequences
         that have such slots. If the allocator leaves slots behind, the first count is `expired_slots`.
         """
 
     def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
-        """What each kind holds, given `used` and `internal` slots and these counts, or sums over time."""
+        """What each kind holds, from `used` and `internal` slots and these counts, or sums over time."""

@@ -16,9 +16,9 @@ leaf that no lookup finds: it takes room from findable text until it is the leas
 In the ledger such slots are free, not cached. `evict` frees the private rest immediately.
 
 Texts are touched when a sequence is placed, enters text, or is released; a node used only in part counts as
-used whole, as in SGLang. Left out: SGLang also touches what waiting requests find, evicts as many slots as a
-step takes even if it lacks fewer, and lets an evicted sequence find its prompt. If private text follows text
-that no other request has asked for yet, the two are one node in SGLang.
+used whole, as in SGLang. Left out: SGLang also touches the texts that waiting requests find, evicts as many
+slots as a step needs even if it lacks fewer, and lets an evicted sequence find its prompt. If private text
+follows text that no other request has asked for yet, the two are one node in SGLang.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ from kvsim.allocators.text_tree import follow
 
 
 class Holding:
-    """A sequence: the tree path to `node`, then its own slots. `shareable` tokens of `content` may enter."""
+    """The tree path to `node`, then the sequence's own slots. `shareable` tokens of `content` may enter."""
 
     __slots__ = ("content", "node", "private", "shareable")
 
@@ -52,7 +52,7 @@ class Holding:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Radix(Allocator):
-    """Slots of one token, a radix tree of what can be shared, eviction of the least recently used leaf."""
+    """One-token slots, a radix tree of text that can be shared, eviction of the least recently used leaf."""
 
     family = "tokens"
     idea = "a radix tree of texts; unused leaves are evicted, oldest first"
@@ -68,7 +68,7 @@ class Radix(Allocator):
         self.caches = True
         self.growth_unit = 1
         self.tree = RadixTree()
-        self._free = list(range(capacity_slots - 1, -1, -1))  # the next one to allocate is the last
+        self._free = list(range(capacity_slots - 1, -1, -1))  # the last one is allocated next
         self._held: Holdings[Holding] = Holdings()
 
     def slots(self, seq: int) -> list[int]:
@@ -130,7 +130,7 @@ class Radix(Allocator):
         if shared:
             held.shareable = 0
             held.node = self.tree.add(held.node, (), held.private[:shared])
-            held.node.locks = 1  # the parent, which held the node above
+            held.node.locks = 1  # on behalf of the parent, which held the node above
             del held.private[:shared]
         held.node.locks += 1
         self._held[child] = Holding(held.node, [], (), 0)
@@ -145,7 +145,7 @@ class Radix(Allocator):
         self._leave(seq, held)
 
     def evict(self, seq: int) -> None:
-        """Release without a touch; nothing of the private rest is kept for its return."""
+        """Release without touching the path; nothing of the private rest is kept for its return."""
         held = self._held[seq]
         self._free += held.private
         self._leave(seq, held)
@@ -209,20 +209,19 @@ class Radix(Allocator):
     # -- pieces -------------------------------------------------------------------------------
 
     def _leave(self, seq: int, held: Holding) -> None:
-        """Forget a sequence whose private slots were already handed over."""
         del self._held[seq]
         self.used_slots -= len(held.private)
         self.shared_tokens -= held.node.end - self._unlock(held.node)
 
     def _unlock(self, node: Node) -> int:
-        """Remove a sequence that ends at the node; returns how many slots become unused."""
+        """Remove a sequence that ends at the node; returns how many slots are then unused."""
         idle, private = self.tree.unlock(node)
         self.cached_slots += idle
         self.used_slots -= idle + private
         return idle + private
 
     def _take(self, count: int, evicted_by: list[int] | None = None) -> list[int]:
-        """The next `count` slots, the same as when taken one by one."""
+        """Allocate `count` slots, the same as if one by one."""
         free = self._free
         slots: list[int] = []
         while count - len(slots) > len(free):

@@ -42,9 +42,9 @@ class Node:
         self.slots = slots
         self.end: int = (parent.end if parent else 0) + len(slots)  # tokens from the root to its last
         self.locks = 0
-        self.last = 0  # access
+        self.last = 0  # access number of the last touch
         self.queued = False  # for eviction
-        self.children: dict[Key, Node] = {}  # by their first token
+        self.children: dict[Key, Node] = {}  # children by their first token
         self.private = 0  # child nodes with private text
 
 
@@ -71,9 +71,9 @@ class RadixTree:
 
     def __init__(self) -> None:
         self.root = Node(0, None, (), [])
-        self.root.locks = 1  # it is never evicted
+        self.root.locks = 1  # never evicted
         self.accesses = 0
-        self._nodes = 0  # created so far
+        self._nodes = 0  # nodes created so far
         self._leaves: list[tuple[int, int, Node]] = []  # a heap: (access when it was queued, serial, node)
 
     def find(self, text: Content, most: int) -> tuple[Node, int, int]:
@@ -146,7 +146,7 @@ class RadixTree:
         while self._leaves:
             last, _, leaf = heappop(self._leaves)
             leaf.queued = False
-            if leaf.last != last:  # touched since, so it may be locked or no longer a leaf
+            if leaf.last != last:  # touched since: it may be locked, or no longer a leaf
                 self._queue(leaf)
                 continue
             self.accesses += 1

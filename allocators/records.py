@@ -12,8 +12,7 @@ from mypy_extensions import mypyc_attr
 T = TypeVar("T")
 
 Id = Any
-"""A sequence or a block: an integer that is only looked up and passed on. Compiled code then keeps the
-object as is, which is faster than unboxing and boxing it."""
+"""A sequence or a block: an integer that is only looked up and passed on; compiled code need not unbox it."""
 
 Run = tuple[int, int, int]
 """Tokens `first, first + 1, ...` of a stream: (stream, first, length). Equal runs are equal text."""
@@ -29,7 +28,7 @@ class InvariantError(RuntimeError):
 
 @mypyc_attr(native_class=False)
 class Holdings(dict[int, T]):
-    """What each sequence holds, by id; asking for one that holds nothing is a bug in the caller.
+    """What each sequence holds, by id; looking up one that holds nothing is a bug in the caller.
 
     A look-up takes three times as long as in a plain dict.
     """
@@ -61,14 +60,14 @@ def expect_new(held: Mapping[int, object], seq: int, tokens: int) -> None:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Match:
-    """What a caching allocator knows about a prefix: valid until its next change.
+    """A prefix found by a caching allocator: valid until its next change.
 
     Attributes
     ----------
     tokens : int
         Tokens of the prefix whose keys and values are already there.
     woken_slots : int
-        Those of their slots that no sequence uses now, so that they still count as free.
+        Slots of these tokens that no sequence uses now, which still count as free.
     """
 
     __slots__ = ("tokens", "woken_slots")
@@ -82,7 +81,7 @@ class Match:
 class Found(Match):
     """A prefix of a text found in a tree, valid while the tree has had exactly `changes` changes.
 
-    The text is `content`, which others may share, then what is known by the name `own`.
+    The text is `content`, which others may share, then private text under the name `own`.
     """
 
     __slots__ = ("changes", "content", "own")

@@ -45,7 +45,7 @@ def take_common(runs: Sequence[Run], rest: list[Run]) -> int:
 
 
 def text_of(content: Content, own: int, tokens: int) -> list[Run]:
-    """The first tokens of a text: the part others may share, then a stream named by `own`."""
+    """The first tokens of a text: the part others may share, then a stream with the name `own`."""
     shared = sum([length for _, _, length in content])
     if tokens <= shared:
         return cut(content, 0, tokens)

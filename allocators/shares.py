@@ -1,4 +1,4 @@
-"""Slots for sequences that grow in turn, repeatedly: each one's share, in the order of its tokens.
+"""Distributes slots among sequences that grow in turn: the share of each, in the order of its tokens.
 
     seqs     3 7 9 3 7 9 3 7 9      three steps of the same three
     slots    0 1 2 3 4 5 6 7 8      3 gets 0 3 6, 7 gets 1 4 7, 9 gets 2 5 8
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 
 def rounds(seqs: Sequence[int]) -> int:
-    """Sequences that grow before the first grows again, if every round has the same order; else all."""
+    """Number of sequences in a round, if every round has the same order; else all."""
     try:
         each = seqs.index(seqs[0], 1)
-    except (IndexError, ValueError):  # no sequence grows, or the first one grows once
+    except (IndexError, ValueError):  # no sequence grows, or the first one grows only once
         return len(seqs)
     if len(seqs) % each:
         return len(seqs)
@@ -22,7 +22,7 @@ def rounds(seqs: Sequence[int]) -> int:
 
 
 def shares(seqs: Sequence[int], slots: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
-    """(sequence, its next slots): the result of giving `slots[i]` to `seqs[i]`, one after another."""
+    """(sequence, its next slots), as if `slots[i]` went to `seqs[i]`, one after another."""
     each = rounds(seqs)
     if each < len(seqs):
         for at in range(each):

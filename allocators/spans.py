@@ -41,14 +41,14 @@ class Span:
             span = span.behind
 
     def split(self, at: int) -> "Span":
-        """Split the blocks of a text from `at` on into their own span, allocated first; returns it."""
+        """Split off the blocks of a text from `at` on as a span of their own, allocated first; returns it."""
         assert self.key is not None
         rear = Span(self.blocks[at:], self.key + at, self)
         del self.blocks[at:]
         return rear
 
     def take_first(self, count: int) -> bool:
-        """Take the first blocks of a text out of the queue; returns whether any are left in it."""
+        """Take the first blocks of a text out of the queue; returns whether the span has any left."""
         if count == len(self.blocks):
             self.front.behind, self.behind.front = self.behind, self.front
             return False

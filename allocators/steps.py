@@ -11,11 +11,11 @@ from typing import NamedTuple
 from kvsim.allocators.base import Allocator, Ledger, Region
 
 NEEDS = (1, 2, 5, 16, 60, 256, 1_000)
-"""Request sizes at which `external_slots` is sampled."""
+"""Request sizes for which `external_slots` is recorded."""
 
 
 class State(NamedTuple):
-    """Everything observable about an allocator without changing it."""
+    """All that can be observed of an allocator without changing it."""
 
     used: int
     free: int
@@ -39,7 +39,7 @@ class State(NamedTuple):
     def of(cls, allocator: Allocator, seqs: Iterable[int], before: "State | None" = None) -> "State":
         """The current state, given the sequences that hold something.
 
-        If the regions equal those of the state `before`, they are also the same object.
+        Reuses the regions of the state `before` if they are equal.
         """
         capacity, regions = allocator.capacity_slots, tuple(allocator.regions())
         return cls(
@@ -64,7 +64,7 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One call. `tokens` and `ledger` (or its error message) are those after the call."""
+    """One call; `tokens` and `ledger` (or its error message) are as after the call."""
 
     call: str
     outcome: object
@@ -90,7 +90,7 @@ class Step(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over regions; `gap` describes the first region that does not follow the one before."""
+    """Sums over regions; `gap` describes the first region that does not follow its predecessor."""
 
     owned: int
     cached: int
@@ -102,14 +102,14 @@ class Sums(NamedTuple):
 
 
 class _Latest:
-    """The regions summed last: every other call changes none."""
+    """Caches the sums of the last regions, as about every other call changes none."""
 
     regions: tuple[Region, ...] | None = None
     sums: Sums
 
 
 def sums_of(regions: tuple[Region, ...]) -> Sums:
-    """Sum all regions in one pass, for the rules that need sums."""
+    """The sums over all regions that the rules need, in one pass."""
     if regions is _Latest.regions:
         return _Latest.sums
     owned, cached, idle, once, of_sequence = 0, 0, 0, True, dict[int, int]()

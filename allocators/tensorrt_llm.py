@@ -11,8 +11,8 @@ sequence holds it and nothing follows it, else in a copy. Free blocks stay in th
 allocated: lowest priority first, then the one freed first (allocators/retention.py).
 
 Waste per sequence: less than one block, as in `paged`. `retain` sets priorities, as TensorRT-LLM's API does;
-runs leave them at 35. Left out: the secondary pool, and that a paused sequence finds its own answer again.
-Rules read, not recorded, from cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp and evictionPolicy.cpp.
+runs leave them at 35. Left out: the secondary pool, and the answer that a paused sequence finds again. Rules
+read, not recorded, from cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp and evictionPolicy.cpp.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Holding:
     """A sequence: its blocks, of which the first `entered` are in the tree or already known there."""
 
     table: list[int]
-    node: BlockNode  # the next block enters behind it
+    node: BlockNode  # node behind which the next block enters
     entered: int
     match: TextMatch
 
@@ -74,7 +74,7 @@ class TensorRTLLM(Blocks):
         self.texts = BlockTexts(self.num_blocks, block_size)
         self._users = [0] * self.num_blocks
         self._held: Holdings[Holding] = Holdings()
-        self._changes = 0  # of the findable blocks
+        self._changes = 0  # number of findable blocks
 
     def block_table(self, seq: int) -> tuple[int, ...]:
         """The blocks of a sequence in token order."""
@@ -88,7 +88,7 @@ class TensorRTLLM(Blocks):
     def retain(self, seq: int, tokens: int, priority: int, lasts: int | None = None) -> None:
         """Keep the blocks of a sequence's first tokens with this priority, 0 to 100, once they are free.
 
-        For ever, or until `lasts` units of the time passed to `refresh` have passed.
+        With `lasts`, only for so long, in units of the time passed to `refresh`.
         """
         for block in self._held[seq].table[: -(-tokens // self.block_size)]:
             self.retention.retain(block, priority, lasts)
@@ -125,7 +125,7 @@ class TensorRTLLM(Blocks):
         return True
 
     def _partial(self, source: BlockNode, tokens: int) -> int:
-        """A block with the start of `source`: that block if unheld and nothing follows it, else a copy."""
+        """A block with the start of `source`: the block itself if unheld and childless, else a copy."""
         block = source.block
         if not self._users[block] and not source.children:
             self._forget(block)
@@ -167,13 +167,13 @@ class TensorRTLLM(Blocks):
         self._count()
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Enter full blocks into the tree, as far as others may share their text."""
+        """Enter full blocks into the tree, up to the end of the text that others may share."""
         held = self._held[seq]
         if self.caches and tokens // self.block_size > held.entered:
             self._enter(held, min(tokens, held.match.shareable) // self.block_size)
 
     def _enter(self, held: Holding, stop: int) -> None:
-        """Enter the blocks of a sequence before `stop`; they are in use, so none becomes cached."""
+        """Enter the blocks of a sequence before `stop`; they are in use, so none counts as cached."""
         while held.entered < stop and self.texts.holds(held.node):
             index = held.entered
             node = self.texts.enter(held.node, held.match.text(index), held.table[index])
@@ -222,7 +222,7 @@ class TensorRTLLM(Blocks):
     def _take_many(self, count: int) -> list[int]:
         if self.caches:
             return [self._take() for _ in range(count)]
-        blocks = self.retention.take_first(count)  # no text is kept: all are leaves
+        blocks = self.retention.take_first(count)  # no text is kept, so all blocks are leaves
         for block in blocks:
             self._users[block] = 1
         return blocks

@@ -1,4 +1,4 @@
-"""Code shared by all radix trees: following a text from node to node, as far as it is there.
+"""Code shared by all radix trees: follows a text from node to node, as far as the tree has it.
 
     (root) --- system --- a        a node is a piece of text behind its parent's; the root is its own parent
                      '--- b        children are keyed by the first token of their text, or by the first page
@@ -33,12 +33,12 @@ N = TypeVar("N", bound=TextNode)
 
 
 def key_of(runs: Sequence[Run], page_size: int = 1) -> Key:
-    """The key that distinguishes a text from its siblings."""
+    """The key that tells a text from its siblings."""
     return runs[0][:2] if page_size == 1 else tuple(cut(runs, 0, page_size))
 
 
 def follow(node: N, rest: list[Run], page_size: int = 1) -> tuple[N, int]:
-    """Descend from the end of `node` along a text (runs in reverse order), removing from it what is there.
+    """Descend from the end of `node` along a text (runs in reverse order), removing the matched part from it.
 
     Returns the last node that has some of it, and how many of that node's tokens belong to the path, in
     whole pages.

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from kvsim.allocators.base import Content
 
 Keys = tuple[int, int]
-"""A range of keys: (first, count)."""
+"""A range of consecutive keys: (first, count)."""
 
 
 RECENT = 1024
-"""Number of texts whose ranges are memoized, as requests look them up several times."""
+"""Number of texts whose ranges are memoized, since requests look them up several times."""
 
 
 class Texts:
@@ -39,7 +39,7 @@ class Texts:
         self._size, self._lookahead = block_size, lookahead
         self._ranges: dict[tuple[int, ...], Keys] = {}  # by the previous key and the runs of the first block
         self._recent: dict[Content, list[Keys]] = {}
-        self._spare: dict[int, list[int]] = {}  # ranges given back, by their count
+        self._spare: dict[int, list[int]] = {}  # returned ranges, by their length
 
     def keys(self, content: Content) -> list[Keys]:
         """The keys of the full blocks of a text, in order; do not modify."""
@@ -51,13 +51,13 @@ class Texts:
         return known
 
     def keys_once(self, content: Content) -> list[Keys]:
-        """The same without memoization, for whoever looks up a text once."""
+        """The same without memoization, for a text that is looked up only once."""
         size = self._size
         found: list[Keys] = []
         part: tuple[int, ...] = ()
         before, missing = -1, size + self._lookahead if self._lookahead else 0
         for stream, first, length in content:
-            if missing:  # complete the block that an earlier run began, or the first and its lookahead
+            if missing:  # complete the block begun by an earlier run, or the first block and its lookahead
                 taken = min(length, missing)
                 part, missing = (*part, stream, first, taken), missing - taken
                 if missing:
@@ -95,7 +95,7 @@ class Texts:
     # -- private text of one sequence ---------------------------------------------------------
 
     def lengthen(self, ranges: list[Keys], blocks: int) -> None:
-        """Add private keys until there are enough for `blocks` blocks."""
+        """Add private keys until they suffice for `blocks` blocks."""
         held = sum([count for _, count in ranges])
         while held < blocks:
             count = max(held, 1 << (blocks - 1).bit_length() if not held else 1)
@@ -116,7 +116,7 @@ class Texts:
 
 
 def pieces(ranges: Sequence[Keys], start: int, stop: int) -> list[tuple[int, int, int]]:
-    """Blocks `start` up to `stop` (exclusive) of a text, as (block, its key, how many are consecutive)."""
+    """Blocks `start` up to `stop` (exclusive) of a text: (block, its key, number of consecutive blocks)."""
     if len(ranges) == 1:  # usually
         first, count = ranges[0]
         if stop > count:

@@ -16,8 +16,8 @@ With `cache`, the prompt of a finished request stays in a trie (allocators/tgi_t
 answer is freed. Missing blocks are taken from the end of the least recently used leaf. Both lists are equal
 to those of text-generation-inference (backends/v3, revision db931fcf) in every recorded step.
 
-Left out: the window, for which TGI uses a request's blocks as a ring; block 0, which TGI never allocates; and
-that TGI finds a whole prompt and recomputes its last token, whereas here that token is not looked up.
+Left out: the window, for which TGI uses a request's blocks as a ring; block 0, which TGI never allocates. TGI
+finds a whole prompt and recomputes its last token; here that token is not looked up.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from kvsim.allocators.tgi_tree import BlockTree, Node
 
 
 def slots_of(blocks: Sequence[int], block_size: int, tokens: int) -> list[int]:
-    """The slots of `tokens` tokens, which wrap around if the blocks are too few."""
+    """The slots of `tokens` tokens; they wrap around if the blocks are too few."""
     each = [slot for block in blocks for slot in range(block * block_size, (block + 1) * block_size)]
     return each[:tokens] if tokens <= len(each) else list(islice(cycle(each), tokens))
 
@@ -61,7 +61,7 @@ class FreeBlocks:
         return -(-(min(tokens, self.window) if self.window else tokens) // self.block_size)
 
     def take(self, count: int) -> list[int] | None:
-        """Take `count` blocks; None if there are fewer."""
+        """Allocate `count` blocks; None if there are fewer."""
         start = len(self.free) - count
         if start < 0:
             return None
@@ -72,7 +72,7 @@ class FreeBlocks:
         return sorted(blocks) if self.hpu else blocks
 
     def give_back(self, blocks: Sequence[int]) -> None:
-        """Free blocks, which will be allocated next."""
+        """Free these blocks, which are allocated next."""
         self.free += blocks
 
 
@@ -93,7 +93,7 @@ class Holding:
 
 
 class BlockMatch(Found):
-    """The blocks of a prompt found in the trie at the time of the look-up."""
+    """The blocks of a prompt that were in the trie at the look-up."""
 
     __slots__ = ("most",)
 
@@ -141,7 +141,7 @@ class Tgi(Blocks):
         self.tree = BlockTree(block_size)
         self._held: Holdings[Holding] = Holdings()
         self._found = 0  # trie blocks that sequences hold, each counted once per sequence
-        self._changes = 0  # of the trie
+        self._changes = 0  # blocks of the trie
 
     def block_table(self, seq: int) -> tuple[int, ...]:
         """The blocks of a sequence in token order; TGI counts them from 1."""
@@ -201,7 +201,7 @@ class Tgi(Blocks):
         return tokens <= self.capacity(seq)
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Record how much is computed: only that enters the trie, when the sequence ends."""
+        """Record how much is computed; only computed text enters the trie when the sequence ends."""
         held = self._held[seq]
         if tokens > self.capacity(seq):
             raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {held}")
@@ -227,7 +227,6 @@ class Tgi(Blocks):
         self._count()
 
     def _count(self) -> None:
-        """Update the counts from the free list and the trie."""
         size, tree = self.block_size, self.tree
         self.used_slots = (self.num_blocks - len(self.pool.free) - tree.blocks + tree.held) * size
         self.cached_slots = tree.found * size

@@ -31,7 +31,7 @@ class Node:
 
     def __init__(self, number: int, version: int, parent: "Node | None", time: int) -> None:
         self.number = number
-        self.version = version  # 1, 3, 5, ...: rises by 2 with each reuse of the number
+        self.version = version  # 1, 3, 5, ...: rises by 2 each time the number is reused
         self.parent: Node = parent or self
         self.runs: Sequence[Run] = []
         self.end = 0  # tokens from the root to its last
@@ -39,7 +39,7 @@ class Node:
         self.users = 0  # requests that end here, and children
         self.locks = 0  # requests that end here or below
         self.findable = 0  # blocks, from the first on, whose text may be asked for again
-        self.time = time  # of the last visit
+        self.time = time  # time of the last visit
         self.children: dict[Key, Node] = {}  # by the text of their first block
 
 
@@ -76,7 +76,7 @@ class BlockTree:
         return [node for _, _, node in self._leaves]
 
     def find(self, text: Sequence[Run], tokens: int) -> tuple[list[int], Node, int]:
-        """The blocks of a text's prefix, the node to lock for them, and how many of them are that node's."""
+        """The blocks of a text's prefix, the node to lock for them, and how many of them are in that node."""
         self.time += 1
         end, common, _ = find(self.root, text, tokens, self.block_size)
         path, node, last = list[Node](), end, common // self.block_size
@@ -90,7 +90,7 @@ class BlockTree:
     # -- using --------------------------------------------------------------------------------
 
     def hold(self, node: Node, common: int) -> Node:
-        """Hold a path that ends after `common` blocks of a node; returns the node that ends there.
+        """Lock a path that ends after `common` blocks of a node; returns the node that ends there.
 
         Unlike in TGI, the node is split there, so that the unheld rest can be evicted.
         """

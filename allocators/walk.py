@@ -1,4 +1,4 @@
-"""A random caller of an allocator on a crowded arena: its calls and their outcomes.
+"""Makes random calls to an allocator on a crowded arena, and records them with their outcomes.
 
 A `Walk` admits, grows, forks and releases sequences of random sizes, ends steps if the allocator works after
 them, and occasionally makes a forbidden call. Each call becomes a `Step` (allocators/steps.py): the call, its
@@ -196,7 +196,7 @@ class Walk:
             return str(error)
 
     def _any(self) -> int:
-        """A sequence that holds something."""
+        """Any sequence that holds something."""
         return self._rng.choice(list(self._tokens))
 
     def _size(self) -> int:

@@ -1,4 +1,4 @@
-"""Windowed: paged memory of a model with sliding windows, its layers in groups (vLLM's hybrid manager).
+"""Windowed: paged memory for a model with sliding windows, in groups of layers (vLLM's hybrid manager).
 
     block 16, window 32, a full group and two windowed ones, in the step that feeds token 112: 11 blocks
     full     |################|################|################|   ...   |################|
@@ -18,7 +18,8 @@ one sees tokens `computed - window + 1` and later, counted from 0, so that each 
 
 A chunk of a prompt takes blocks for all its tokens in every group; those behind the window are freed at the
 next growth. A decoding sequence grows when its blocks are full, by a block in every group; this is promised
-while blocks are free. It also grows in between, at `leaves_at` tokens, to free what is behind by then.
+while blocks are free. It also grows in between, at `leaves_at` tokens, to free what is then behind the
+window.
 
 vLLM 0.11 frees even if the new blocks then do not fit; here a refused `grow` changes nothing, but counts what
 it would free as room. The numbers are equal at every step, as a refused sequence evicts others and then
@@ -104,7 +105,7 @@ class Windowed(Allocator):
         self.slots_per_token = groups.each
         self.groups = groups
         self.order = order
-        self._leaving = [at >= groups.full for at in range(groups.each)]  # is a group windowed?
+        self._leaving = [at >= groups.full for at in range(groups.each)]  # whether each group is windowed
         self._layers = groups.names
         self._name_kinds()
         self._left_by_retired = 0
@@ -136,7 +137,7 @@ class Windowed(Allocator):
     def peak_slots(self, tokens: int, bound: int) -> int:
         """Every table whole; for a windowed one, at most what the largest chunk sees and adds, as in vLLM.
 
-        That part of a table may begin and end within a block, hence one more block.
+        This part may begin and end inside a block, hence one more block.
         """
         full, windowed, window, chunk = self.groups
         whole = seen = -(-tokens // self.block_size)
@@ -176,7 +177,7 @@ class Windowed(Allocator):
         return self.groups.window - 1 + behind * self.block_size
 
     def _behind(self, written: int) -> int:
-        """Blocks of a group that are behind the window when `written` tokens are written."""
+        """Blocks of a group that are behind the window once `written` tokens are written."""
         return max(0, written - self.groups.window + 1) // self.block_size
 
     def grow(self, seq: int, tokens: int) -> bool:
@@ -263,7 +264,7 @@ class Windowed(Allocator):
         return self._slots(held)
 
     def _forget(self, held: Holding) -> None:
-        """A sequence leaves: what it left behind is counted no longer."""
+        """A sequence leaves: stop counting what it left behind."""
         if held.retired:
             self._left_by_retired -= held.expired
         else:
@@ -275,7 +276,7 @@ class Windowed(Allocator):
     # -- counting -----------------------------------------------------------------------------
 
     def _name_kinds(self, *states: str) -> None:
-        """Note each kind of layers with its groups; states come last, and their groups take no token."""
+        """Record the groups of each kind of layers; states come last, and no token counts in their groups."""
         layers = self._layers
         leaving = {name for name, leaves in zip(layers, self._leaving, strict=True) if leaves}
         self.kinds = [(name, layers.count(name)) for name in kinds_of(layers)]
@@ -289,7 +290,7 @@ class Windowed(Allocator):
         return lambda: (self.expired_slots, self._left_by_retired, self.state_slots)
 
     def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
-        """All tables have equal length; what retired sequences hold will never be written."""
+        """All tables are equally long; what retired sequences hold will never be written."""
         expired, gone, states = counts
         each, leaving, left = self.groups.each, self.groups.windowed, expired + gone
         table, never = (used - states + left) // each, (internal + gone) // each
@@ -305,7 +306,7 @@ class Windowed(Allocator):
     # -- looking ------------------------------------------------------------------------------
 
     def free_queue(self) -> tuple[int, ...]:
-        """The free blocks in the order in which they will be allocated."""
+        """The free blocks in allocation order."""
         return tuple(self._pool.queue())
 
     def regions(self) -> Iterator[Region]:

@@ -1,4 +1,4 @@
-"""From a deployment and a workload to an engine: looks up names and puts the parts together.
+"""Builds an engine from a deployment and a workload: looks up names and puts the parts together.
 
     Deployment --resolve--> Resolved: classes, defaults, groups of layers, capacity --build_engine--> Engine
 
@@ -70,7 +70,7 @@ def _scheduler_among(classes: Classes, name: str) -> type[Scheduler]:
 
 
 def engine_defaults(scheduler: str | None, max_model_len: int, among: Classes | None = None) -> Settings:
-    """Settings in which a scheduler differs from `EngineConfig`; none for those of allocators."""
+    """Settings in which a scheduler differs from `EngineConfig`, apart from those of allocators."""
     if scheduler is None:
         return {}
     found = _scheduler_among(among or Classes(), scheduler)
@@ -85,11 +85,11 @@ def server_defaults(  # noqa: PLR0917 - what a server is
     asked: Asked | None = None,
     among: Classes | None = None,
 ) -> Settings:
-    """The settings that a server starts from if its user chooses none: one rule for every command.
+    """A server's settings if its user chooses none: one rule for every command.
 
-    Those of vLLM's release on that GPU; another engine's own; else seats, budget and utilisation of vLLM's
-    newest release, so that engines are compared on one server. Missing settings are as in `EngineConfig`;
-    the scheduler's release says whether scheduling is asynchronous.
+    For vLLM, those of its release on that GPU; for other engines, their own, or else seats, budget and
+    utilisation of vLLM's newest release, so that engines are compared on one server. Other settings are those
+    of `EngineConfig`; the scheduler's release decides whether scheduling is asynchronous.
     """
     among = among or Classes()
     found = among.allocator(allocator)
@@ -113,9 +113,9 @@ class Kept:
     Attributes
     ----------
     hybrid : HybridMemory or None
-        If unlike layers of every kind share a pool.
+        Given if unlike layers of every kind share a pool.
     groups : KvGroups or None
-        Otherwise, if memory behind a sliding window is freed.
+        Otherwise given if memory behind a sliding window is freed.
     capacity : KvCapacity
     """
 
@@ -126,7 +126,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a run needs: names looked up once, defaults filled in; nothing is looked up by name later.
+    """What a run needs: all names looked up, all defaults filled in.
 
     Attributes
     ----------
@@ -147,22 +147,22 @@ class Resolved:
 
     @property
     def every_pool(self) -> "tuple[Resolved, ...]":
-        """One per pool: itself if all servers are equal."""
+        """The pools; a list of itself alone if all servers are equal."""
         return self.pools or (self,)
 
     @cached_property
     def kept(self) -> Kept:
-        """How its layers are kept, and how much fits; KvsimError if nothing does."""
+        """How its layers are kept, and how much fits; KvsimError if nothing fits."""
         return kept(self.deployment, self.scheduler)
 
 
 def resolve(deployment: Deployment) -> Resolved:
-    """The deployment with its defaults filled in, the needed part of its profile, and what follows from it.
+    """Fill in the deployment's defaults, take the needed part of its profile, and derive the rest.
 
     Raises
     ------
     KvsimError
-        For what no part of it knows.
+        For a name or an option that no part knows.
     """
     for name in ("direct_decode", "mixed_pool"):
         given = getattr(deployment.fleet, name)
@@ -197,14 +197,14 @@ def resolve(deployment: Deployment) -> Resolved:
     )
     found = replace(deployment, engine=named, profile=profile)
     if any(named.options[name] != own[name] for name in OF_TIERS if name in own):
-        from kvsim.sim.deployment.offloading import check_tier  # late: most runs do without
+        from kvsim.sim.deployment.offloading import check_tier  # late: most runs do not need it
 
         check_tier(found)
     return Resolved(found, scheduler, cost, router)
 
 
 def _resolve_pools(deployment: Deployment) -> Resolved:
-    """Each pool by itself; the whole is like the first of them."""
+    """Resolve each pool by itself; the first pool stands for the whole fleet."""
     fleet = deployment.fleet
     found = tuple(
         resolve(replace(pool.server, fleet=fleet.of_pool(pool.replicas))) for pool in deployment.pools
@@ -214,14 +214,14 @@ def _resolve_pools(deployment: Deployment) -> Resolved:
     )
     whole = replace(found[0].deployment, fleet=fleet, pools=pools)
     if whole.apart:
-        from kvsim.sim.deployment.hand_over import check_apart  # late: most fleets do without
+        from kvsim.sim.deployment.hand_over import check_apart  # late: most fleets do not need it
 
         check_apart(whole, [each.scheduler for each in found])
     return replace(found[0], deployment=whole, pools=found)
 
 
 def parts_of(deployment: Deployment) -> dict[str, tuple[str, Part]]:
-    """The parts of a run that declare their own options: kind -> (name, class)."""
+    """The parts of a run that declare options: kind -> (name, class)."""
     return {
         "allocator": (deployment.engine.allocator, deployment.allocator),
         "scheduler": (deployment.scheduler_name, scheduler_class_of(deployment)),
@@ -252,7 +252,7 @@ def router_class_of(deployment: Deployment) -> type[Router]:
 
 
 def build_scheduler(deployment: Deployment) -> Scheduler:
-    """The scheduler, in the requested release."""
+    """The scheduler, with the rules of the requested release."""
     config = replace(deployment.served_engine, scheduler=deployment.scheduler_name)
     return scheduler_class_of(deployment)(config, deployment.max_model_len)
 
@@ -267,18 +267,18 @@ def kept(deployment: Deployment, scheduler: Scheduler) -> Kept:
 
 
 def windowed_groups(deployment: Deployment) -> KvGroups | None:
-    """How layers are kept if memory behind a sliding window is freed and no pool of pages serves them."""
+    """The groups of layers if memory behind a sliding window is freed and no pool of pages serves them."""
     groups = kv_groups(deployment.served_model, deployment.engine.disable_hybrid_kv_cache_manager)
     return groups if groups.window_groups and deployment.allocator.frees_behind_windows else None
 
 
 def hybrid_groups(deployment: Deployment, scheduler: Scheduler) -> "HybridMemory | None":
-    """How unlike layers share one pool; None if they do not."""
+    """The groups of unlike layers that share one pool; None if none do."""
     found = deployment.allocator
     alike = all(layers.kind in EVERY_TOKEN for layers in deployment.served_model.kv_layers)
     if alike and not found.keeps_groups:
         return None
-    from kvsim.sim.deployment.hybrid import hybrid_memory, is_hybrid  # late: most models do without
+    from kvsim.sim.deployment.hybrid import hybrid_memory, is_hybrid  # late: most models do not need it
 
     may_be = is_hybrid(deployment.served_model) and found.frees_behind_windows and not found.pools_windows
     if not (found.keeps_groups or (may_be and scheduler.keeps_groups)):
@@ -287,7 +287,7 @@ def hybrid_groups(deployment: Deployment, scheduler: Scheduler) -> "HybridMemory
 
 
 def _allocator_groups(groups: KvGroups, deployment: Deployment, scheduler: Scheduler) -> Groups:
-    """The groups as an allocator knows them; refuses what does not work with windows."""
+    """The groups as an allocator takes them; KvsimError for what does not work with windows."""
     advice = "; or use --disable-hybrid-kv-cache-manager" if groups.full_groups else ""
     model = f"model {deployment.model.name}, which frees memory behind its sliding window"
     if scheduler.forks:
@@ -304,7 +304,7 @@ def _allocator_groups(groups: KvGroups, deployment: Deployment, scheduler: Sched
 
 
 def build_allocator(deployment: Deployment, scheduler: Scheduler, layers: Kept | None = None) -> Allocator:
-    """The allocator over the deployment's KV capacity, as in the scheduler's engine."""
+    """The allocator over the deployment's KV capacity, set up as in the scheduler's engine."""
     engine, found = deployment.engine, deployment.allocator
     if engine.reserve and not (found.reserves or scheduler.reserves):
         raise KvsimError(f"reserve must be left out for allocator {engine.allocator}, which reserves nothing")
@@ -343,7 +343,7 @@ def build_allocator(deployment: Deployment, scheduler: Scheduler, layers: Kept |
 
 
 def _host_blocks(deployment: Deployment, scheduler: Scheduler) -> int:
-    """Blocks of the host pool: as given, otherwise as many as fit in vLLM's default swap space."""
+    """Blocks of the host pool: as given, or as many as fit in vLLM's default swap space."""
     if scheduler.host_blocks is not None:
         return scheduler.host_blocks
     model, tp = deployment.served_model, deployment.tensor_parallel_size
@@ -360,7 +360,7 @@ def build_engine(
     events: bool = False,
     map_instants: int = 0,
 ) -> Engine:
-    """The engine of a deployment, ready to run the workload once; without a map if `map_instants` is 0."""
+    """The engine of a deployment, ready to run the workload once; `map_instants`: 0 for no memory map."""
     found = deployment if isinstance(deployment, Resolved) else resolve(deployment)
     deployment, fleet = found.deployment, found.deployment.fleet
     log = RequestLog(workload, fleet.replicas)
@@ -380,7 +380,7 @@ def build_engine(
     def put(place: int, maker: _Maker, scheduler: Scheduler | None = None) -> Replica:
         shared.place = place
         replica = maker.another() if scheduler is None else maker.replica(scheduler)
-        if hand_over is not None or fleet.migrate:  # they act on each other: in one order in every mode
+        if hand_over is not None or fleet.migrate:  # they act on each other: same order in every mode
             replica.place = place
         return shared.join(place, replica)
 
@@ -417,8 +417,8 @@ def _hand_over(found: Resolved, workload: Workload) -> "HandOver":
 
 
 def _migrations(found: Resolved, workload: Workload) -> "Migrations":
-    """Moves running requests."""
-    from kvsim.sim.deployment.migration import migrations_of  # late: most fleets do without
+    """The migrations of running requests; None if there are none."""
+    from kvsim.sim.deployment.migration import migrations_of  # late: most fleets do not need it
 
     return migrations_of(found.deployment, [pool.scheduler for pool in found.every_pool], workload)
 
@@ -426,7 +426,7 @@ def _migrations(found: Resolved, workload: Workload) -> "Migrations":
 def _scaling(
     whole: Deployment, servers: Sequence[Deployment], log: RequestLog
 ) -> tuple[list[Scaled], list[int]]:
-    """The policies, and the ps each server takes to start: a constant, plus its weights over bandwidth."""
+    """The scaling policies, and each server's start time in ps: a constant, plus weights over bandwidth."""
     fleet = whole.fleet
     startup_s = [
         fleet.startup_time + server.served_model.weight_bytes / (1e9 * fleet.load_bandwidth)
@@ -437,7 +437,7 @@ def _scaling(
 
 @dataclass(frozen=True, eq=False)
 class _Maker:
-    """Makes the replicas of a pool. They share a cost and a log; those of all pools share some tiers."""
+    """Makes the replicas of a pool. They share a cost and a log; all pools share some tiers."""
 
     found: Resolved
     cost: CostModel
@@ -475,7 +475,7 @@ class _Maker:
         map_of = MemoryMap(self.map_tokens, self.map_instants, *marks) if self.map_instants else None
         scheduler.put_below(server, deployment, self.shared)
         if self.side is not None:
-            from kvsim.sim.deployment.hand_over import connect  # late: most fleets do without
+            from kvsim.sim.deployment.hand_over import connect  # late: most fleets do not need it
 
             connect(deployment, scheduler, server, *self.side)
         return Replica(

@@ -1,8 +1,8 @@
-"""The class behind a name: built in, a user's own as `package.module:Class`, or passed as a class.
+"""Classes by name: built in, a user's own as `package.module:Class`, or passed as a class.
 
-A class that was passed as such, e.g. in a notebook, is referred to by its name wherever names are used:
-in `config.json`, on a label. It is remembered under that name for the life of the process, so a class that
-cannot be imported, such as one in a function, works too.
+A class that was passed as an object, e.g. in a notebook, appears under its name in `config.json` and on
+labels. The name stays known for the life of the process, so a class that cannot be imported, such as one
+defined in a function, works too.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from kvsim.sim.sources import left_open
 T = TypeVar("T")
 
 OURS = ("kvsim.allocators.", "kvsim.sim.")
-"""Classes in these packages may always be named: papers and contracts name some that are in no table."""
+"""Classes in these packages may always be named: some that papers and contracts use are in no table."""
 
 _HANDED_OVER: dict[str, type] = {}
 
@@ -30,7 +30,7 @@ def name_of(chosen: str | type) -> str:
 
 
 def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) -> type[T]:
-    """The class behind a name in the table, or behind a name of the user's own.
+    """The class with a name in the table, or the user's own `module:Class`.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) 
 
 
 def _missing(found: type) -> list[str]:
-    """The abstract methods that a class does not implement."""
+    """The abstract methods that a class leaves unimplemented."""
     names = sorted({name for base in found.__mro__ for name in left_open(base)})
     said_by = {name: next(base for base in found.__mro__ if name in vars(base)) for name in names}
     return [name for name in names if name in left_open(said_by[name])]

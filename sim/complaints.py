@@ -18,10 +18,10 @@ import traceback
 from kvsim.sim.errors import KvsimError, brief, ends, of_pyarrow
 
 MISTAKE, BUG = 2, 1
-"""Exit codes: the request cannot be fulfilled; kvsim has a bug."""
+"""Exit codes: the user's mistake; a bug in kvsim."""
 
 TRACEBACK = "KVSIM_TRACEBACK"
-"""If this environment variable is set to anything, tracebacks are printed."""
+"""If this environment variable is set, tracebacks are printed."""
 
 _LIMITS: dict[type[Exception], str] = {
     MemoryError: "not enough memory",
@@ -32,7 +32,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def complaint(error: Exception) -> tuple[str, int]:
-    """The line that reports an exception, and the exit code; prints the traceback if asked for."""
+    """The line that reports an exception, and the exit code; prints the traceback if requested."""
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
     said = _said(error)
@@ -65,7 +65,7 @@ def _of_file(error: OSError) -> str:
 
 
 def _what_and_where(error: Exception) -> str:
-    """The kind of an exception, its text, and the line that raised it."""
+    """The type of an exception, its text, and the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else ""
     text = str(error)
@@ -81,7 +81,7 @@ def printable(text: str) -> str:
 
 
 def any_output() -> None:
-    """Let standard output and error take any text: a terminal may lack characters, or be closed."""
+    """Let standard output and error take any text, even if the terminal lacks characters or is closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

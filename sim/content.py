@@ -1,7 +1,7 @@
-"""The tokens that requests have in common: their texts become the shared prefixes of a Workload.
+"""The tokens that requests have in common: turns their texts into the shared prefixes of a Workload.
 
-A token is a place in a *stream*: the system prompt of a service, a conversation, the model's vocabulary.
-A text is a list of runs (stream, first, length). Neighbours that continue each other are merged into one run,
+A token is a position in a *stream*: the system prompt of a service, a conversation, the model's vocabulary. A
+text is a list of runs (stream, first, length). Neighbours that continue each other are merged into one run,
 so that texts begin with the same tokens exactly as far as their runs agree:
 
     request 0    system 0..511 | chat-7 0..79             two requests share 512 tokens, not 591:
@@ -25,10 +25,10 @@ from kvsim.allocators.base import Content, Run
 from kvsim.sim.workload import Int64Column, gathered
 
 VOCABULARY = 0
-"""Name of the stream whose positions are token ids; all other names are text."""
+"""The stream whose positions are token ids; every other name is text."""
 
 ROWS_AT_ONCE = 4096
-"""How many texts become Python objects at a time; only distinct ones are kept."""
+"""Number of texts that are Python objects at a time; only distinct ones are kept."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Texts:
     lengths: Int64Column
 
     def rows(self, chosen: Int64Column) -> "Texts":
-        """The texts of these requests, in this order; a request may come twice."""
+        """The texts of these requests, in this order; requests may repeat."""
         offsets, runs = gathered(self.offsets, chosen)
         return Texts(offsets, self.streams[runs], self.firsts[runs], self.lengths[runs])
 
@@ -204,7 +204,7 @@ def _between_requests(texts: Texts) -> list[Content]:
 
 
 def _shareable(texts: Texts) -> "list[Content]":
-    """Each text up to the first stream that no other text uses; equal runs are one object."""
+    """Each text up to the first stream that only it uses; equal runs become one object."""
     uses = np.bincount(texts.streams, minlength=1)
     total = len(texts.streams)
     lonely = np.append(np.where(uses[texts.streams] == 1, np.arange(total), total), total)
@@ -226,7 +226,7 @@ def _shareable(texts: Texts) -> "list[Content]":
 
 
 def _longest(texts: list[Content]) -> list[tuple[Content, Content]]:
-    """Sorted, distinct texts, each with the longest prefix that it has in common with another."""
+    """Sorted, distinct texts, each with the longest prefix that it shares with another."""
     lengths = [(0, 0), *(_common(one, other) for one, other in pairwise(texts)), (0, 0)]
     found = []
     for text, before, after in zip(texts, lengths, lengths[1:], strict=False):
@@ -240,7 +240,7 @@ def _longest(texts: list[Content]) -> list[tuple[Content, Content]]:
 
 
 def _common(one: Content, other: Content) -> tuple[int, int]:
-    """How many whole runs two texts have in common at their start, and how many tokens of the next."""
+    """The number of whole runs that two texts share at their start, and the shared tokens of the next run."""
     for whole, (run, mate) in enumerate(zip(one, other, strict=False)):
         if run != mate:
             return whole, min(run[2], mate[2]) if run[:2] == mate[:2] else 0
@@ -248,7 +248,7 @@ def _common(one: Content, other: Content) -> tuple[int, int]:
 
 
 def _prompt(texts: Texts | None, row: int, tokens: int) -> Content:
-    """The first `tokens` of a text, without the part that only its request has."""
+    """The first `tokens` tokens of a text, without the end that only this request has."""
     if texts is None:
         return ()
     prompt: list[Run] = []

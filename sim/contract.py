@@ -1,10 +1,10 @@
-"""Tests a scheduler on random workloads; InvariantError names the rule that it broke.
+"""Tests a scheduler on random workloads; InvariantError names the broken rule.
 
     check_scheduler(Mine)                          # a subclass of Scheduler
     check_scheduler(Mine, seed=7, workloads=100)
 
-Memory is so small that requests must make room all the time. Every workload is served twice, in spans and
-step by step, with the memory recounted from scratch at every step. The rules:
+Memory is scarce, so requests must constantly make room. Every workload is served twice, in spans and step by
+step, with the memory recounted from scratch at every step. The rules:
 
 1. Every request ends exactly once, finished or rejected, and the run comes to an end.
 2. Memory is accounted for and freed: the sequences hold exactly what the allocator has allocated, at every
@@ -47,12 +47,12 @@ REQUESTS = 30
 LONGEST = 64
 MOST_DECISIONS = 20_000
 SPANS = (1, 1 << 20)
-"""most steps taken at a time: one, and as many as possible"""
+"""most steps per span: one, or as many as possible"""
 Event = tuple[int, str, int]
 
 
 class CountedCost(CostModel):
-    """A step takes time for all its work; what it moves is counted."""
+    """Makes a step take time for all its work, and counts what is moved."""
 
     source = "check"
 
@@ -61,8 +61,8 @@ class CountedCost(CostModel):
         self._asked: StepShape | None = None
 
     def step_ps(self, shape: StepShape) -> int:
-        """Some odd number for each part."""
-        if shape is not self._asked:  # the engine asks once and repeats only decodes
+        """An odd number of ps for each part of the work."""
+        if shape is not self._asked:  # asked once per span, then only decodes are repeated
             self._asked = shape
             self.copied += shape.copied_tokens
             self.blocks_in += shape.swapped_in_blocks
@@ -76,7 +76,7 @@ class CountedCost(CostModel):
 
 
 class CountedPaged(Paged):
-    """Counts the blocks that it swaps, at the swap."""
+    """Counts swapped blocks at the time of the swap."""
 
     blocks_in = blocks_out = 0
 
@@ -102,7 +102,7 @@ RULES = {
     "late_tokens_are_late": "The gaps between tokens add up to the time that requests took.",
     "decisions_depend_on_state_alone": "Spans and single steps give the same run.",
 }
-"""Name of each rule -> its text."""
+"""Name of a rule -> its text."""
 
 
 def check_scheduler(
@@ -113,7 +113,7 @@ def check_scheduler(
     policy: str = "fcfs",
     **options: object,
 ) -> None:
-    """Test a scheduler on random workloads and raise at the first rule that it breaks.
+    """Test a scheduler on random workloads; raise at the first broken rule.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def check_scheduler(
 def _scenario(
     scheduler: type[Scheduler], version: str, rng: Random, policy: str, options: Mapping[str, object]
 ) -> Deployment:
-    """A small server: few seats, little memory."""
+    """A small server: few seats, scarce memory."""
     budget = LONGEST * rng.randint(1, 3)
     usual = {"block_size": rng.choice([1, 4, 16]), "max_num_seqs": rng.randint(2, 12)}
     own = {**scheduler.defaults(version, LONGEST), **usual, "max_num_batched_tokens": budget}
@@ -188,7 +188,7 @@ def _priorities(rng: Random) -> Int64Column:
 
 
 def _facts(rng: Random) -> dict[str, npt.NDArray[np.generic]]:
-    """The client of each request, and when it is due."""
+    """The client and the due time of each request."""
     return {
         "client": np.array([rng.choice("abc") for _ in range(REQUESTS)], dtype=object),
         "slo_ttft_s": np.array([rng.choice([0.005, 0.05, 0.5, np.nan]) for _ in range(REQUESTS)]),
@@ -206,7 +206,7 @@ def _events(scheduler: type[Scheduler], deployment: Deployment, work: Workload, 
 
 
 def _first_difference(slow: Sequence[Event], fast: Sequence[Event]) -> str:
-    """Where two lists of events differ, in words; "" if they are equal."""
+    """The first difference between two lists of events, in words; "" if they are equal."""
     for one, other in zip_longest(slow, fast):
         if one != other:
             step = min(event[0] for event in (one, other) if event is not None)
@@ -227,7 +227,7 @@ def _served(
     max_span: int,
     events: Events | None = None,
 ) -> Result:
-    """The run, if it keeps the first four rules."""
+    """Serve the workload; raise if it breaks one of the first four rules."""
     chosen = scheduler(deployment.engine, LONGEST)
     allocator = build_allocator(deployment, chosen)
     server = chosen.new_server(allocator, reservation("max", LONGEST))
@@ -303,11 +303,11 @@ def _what_is_moved_costs_time(allocator: Allocator, cost: CountedCost) -> str:
 
 
 def _late_tokens_are_late(result: Result) -> str:
-    if result.samples is not None:  # each answer has its own first token, which is in no column
+    if result.samples is not None:  # each answer has its own first token, which no column has
         return ""
     done = result.finished
     took = int((result.requests["finish_ps"] - result.requests["first_token_ps"])[done].sum())
-    if result.token_gaps.total == took or not done.all():  # dropped requests had tokens, too
+    if result.token_gaps.total == took or not done.all():  # dropped requests also produced tokens
         return ""
     return f"late_tokens_are_late: gaps add up to {result.token_gaps.total} ps, requests took {took} ps"
 

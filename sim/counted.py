@@ -1,4 +1,4 @@
-"""Numbers in sentences: `1 server` and `2 servers`, `+0.0 %` and never `-0.0 %`."""
+"""Numbers in sentences: `1 server`, `2 servers`; `+0.0 %`, never `-0.0 %`."""
 
 from math import isnan
 

@@ -1,7 +1,7 @@
-"""The one exception that a user may see: its text is the whole message.
+"""The only exception shown to users: its text is the whole message.
 
-If a checkout's root is on Python's path, the folder `sim` is also a package: whichever path it is imported
-by, this module exists only once.
+If the root of a checkout is on Python's path, the folder `sim` is also a package of its own. This module
+exists only once, whichever way it is imported.
 """
 
 import re
@@ -9,14 +9,14 @@ import sys
 from importlib import import_module
 
 LONGEST = 300
-"""Most characters of a value in a message; a longer one is cut to its beginning and end."""
+"""The most characters of a value in a message; longer ones are cut to beginning and end."""
 LONGEST_MESSAGE = 1100
-"""Most characters of a whole message."""
+"""The most characters of a message."""
 
 _LONG = f"{{{LONGEST},}}"
 _VALUES = re.compile(rf"(?<=got )[\[({{].{_LONG}[\])}}]|'[^']{_LONG}'|\"[^\"]{_LONG}\"|\S{_LONG}", re.DOTALL)
 _PREPARED = re.compile(r"\.([^/\\]+)\.(?:partial|old|probe)-[0-9]+(?=[/\\]|\b)")
-"""A name under which a file or directory is prepared (sim/files/marker.py)."""
+"""A temporary name of a file or directory (sim/files/marker.py)."""
 
 
 class KvsimError(ValueError):
@@ -31,7 +31,7 @@ class NoProgress(KvsimError):
 
 
 def brief(text: str) -> str:
-    """A message without the middle of its long values, with the final names of files."""
+    """A message with long values cut in the middle, and with final names instead of temporary ones."""
     return ends(_VALUES.sub(_ends, _PREPARED.sub(r"\1", text)), LONGEST_MESSAGE)
 
 
@@ -47,11 +47,11 @@ def ends(text: str, longest: int = LONGEST) -> str:
 
 
 MOST_NAMES = 16
-"""Most known names that an error lists."""
+"""The most known names listed in an error."""
 
 
 def unknown(field: str, value: str, known: list[str]) -> KvsimError:
-    """An error that suggests the nearest known name, and lists the known names, or the first of many."""
+    """An error that suggests the nearest known name and lists known names."""
     from difflib import get_close_matches
 
     if "," in value and all(name in known for name in value.split(",")):
@@ -67,12 +67,12 @@ def unknown(field: str, value: str, known: list[str]) -> KvsimError:
 
 
 def _letters(name: str) -> str:
-    """Without separators, so that `llama3` is a prefix of `llama-3.1-8b`."""
+    """The letters and digits only, so that `llama3` is a prefix of `llama-3.1-8b`."""
     return "".join(each for each in name.lower() if each.isalnum())
 
 
 def _sizes(wanted: str, name: str) -> bool:
-    """Whether the digits are the same, or a subset: qwen3-4b is not a typo of qwen3-8b or qwen3-14b."""
+    """Whether the numbers are equal, or a subset: qwen3-4b is not a typo of qwen3-8b or qwen3-14b."""
     ours, theirs = ([each for each in text if each.isdigit()] for text in (wanted, name))
     if sorted(ours) == sorted(theirs):
         return True
@@ -84,13 +84,13 @@ def _sizes(wanted: str, name: str) -> bool:
 
 
 def listed(names: list[str]) -> str:
-    """All names, or the first of many."""
+    """All names, or the first ones of many."""
     more = len(names) - MOST_NAMES
     return f"{', '.join(names[:MOST_NAMES])} and {more} more" if more > 1 else ", ".join(names)
 
 
 def of_pyarrow(error: Exception) -> bool:
-    """Whether pyarrow raised the error; it is imported late."""
+    """Whether pyarrow raised the error, without importing pyarrow."""
     return type(error).__module__.partition(".")[0] == "pyarrow"
 
 
@@ -99,7 +99,7 @@ if __name__ != "kvsim.sim.errors":
 
 
 MOST_TRIALS = 1_000_000
-"""Most random calls, workloads or requests to test a user's part with: a million take minutes."""
+"""The most random calls, workloads or requests to test a user's part with: a million take minutes."""
 
 
 def check_trials(name: str, count: int) -> None:

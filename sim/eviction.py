@@ -1,4 +1,4 @@
-"""An eviction policy by its name: built in, or a user's own as `package.module:Class`, and its options.
+"""Eviction policies by name, built in or a user's own as `package.module:Class`, with their options.
 
 lru      slru:segments=2      t-lru:threshold_tokens=8192:next_prompt_tokens=500      mine:Mine
 """
@@ -19,7 +19,7 @@ __all__ = ["USUAL", "Chain", "Chosen", "check_named", "eviction_named", "evictio
 
 
 USUAL = ("lru", "fifo", "sieve", "s3-fifo", "arc", "lirs", "gdsf", "w-tinylfu", "belady")
-"""The policies that a trace is tested with by default."""
+"""The default policies to replay a trace with."""
 
 
 class Chosen(NamedTuple):
@@ -36,7 +36,7 @@ class Chosen(NamedTuple):
 
 
 def eviction_named(text: str) -> Chosen:
-    """The policy that a user's text names.
+    """The policy named by a user's text.
 
     Raises
     ------
@@ -77,6 +77,6 @@ def check_named(text: str, requests: int, seed: int) -> None:
 
 
 def hits_by_size(name: str, chains: Sequence[Chain], capacities: Sequence[int]) -> list[int]:
-    """Blocks of all requests that prefix caches of these sizes hit (allocators/eviction/replay.py)."""
+    """Blocks that prefix caches of these sizes hit over all requests (allocators/eviction/replay.py)."""
     chosen = eviction_named(name)
     return [prefix_hits(chosen.cache(capacity), chains) if capacity else 0 for capacity in capacities]

@@ -1,4 +1,4 @@
-"""The summary of a fleet: each replica, its pools, deaths, scaling, hand-overs and migrations."""
+"""The summary of a fleet: replicas, pools, deaths, scaling, hand-overs and migrations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from kvsim.sim.workload import PS_PER_S
 Json = dict[str, object]
 
 CHANGING = ("fail", "scale", "migrate", *OF_SCALING)
-"""Settings of a fleet that have sections of their own."""
+"""Settings of a fleet that have their own sections."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class FleetSummary:
     goals: Goals
 
     def of(self, requests: Mapping[str, metrics.Column]) -> Json:
-        """The parts in addition to those of a single server; empty for a single server."""
+        """The parts that a fleet's summary has in addition; none for a single server."""
         fleet = self.deployment.fleet
         if fleet.replicas == 1:
             return {}
@@ -75,7 +75,7 @@ class FleetSummary:
 
     @staticmethod
     def _hand_over(totals: HandedOver) -> Json:
-        """What was handed over from prefill to decode servers."""
+        """Prompts handed over from prefill to decode servers."""
         mean_of = PS_PER_S * totals.requests
         return {
             "requests": totals.requests,
@@ -100,7 +100,7 @@ class FleetSummary:
         }
 
     def _scaling(self, scaler: Scaler, requests: Mapping[str, metrics.Column]) -> Json:
-        """How many replicas there were, and what they cost."""
+        """Number of replicas over time, and their cost."""
         end_ps, slo = self._end_ps, self.goals.limits
         good = None if slo is None else good_requests(slo, requests)
         whole = self._scaled(scaler, self._all_places)
@@ -127,7 +127,7 @@ class FleetSummary:
         }
 
     def _scaled(self, scaler: Scaler, places: Sequence[int]) -> Json:
-        """The same of some replicas."""
+        """The same for some replicas."""
         end_ps, servers = self._end_ps, self._servers
         states = [change.state for change in scaler.changes if change.place in places]
         gpu_hours, cost = self.billed(places)
@@ -156,7 +156,7 @@ class FleetSummary:
         return sum(hours), sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True))
 
     def mean_replicas(self, since_ps: int, until_ps: int) -> list[float]:
-        """Of each pool, the replicas billed on average from one time to another; all if none come and go."""
+        """Mean number of billed replicas of each pool between two times; all replicas if none come and go."""
         scaler, span_ps = self.engine.scaler, until_ps - since_ps
         if scaler is None or span_ps <= 0:
             return [pool.replicas for pool, _ in self._places]
@@ -188,7 +188,7 @@ class FleetSummary:
         return found
 
     def _faults(self, requests: Mapping[str, metrics.Column]) -> Json:
-        """What the death of replicas cost; only for a run with faults."""
+        """The cost of deaths of replicas; only for a run with faults."""
         deaths = self.engine.deaths
         assert deaths is not None
         roles = [pool.role for pool in self.deployment.every_pool for _ in range(pool.replicas)]
@@ -214,7 +214,7 @@ class FleetSummary:
         }
 
     def _pool(self, pool: Pool, places: range, requests: Mapping[str, metrics.Column]) -> Json:
-        """What the servers of a pool did together, and their cost while they were there."""
+        """Numbers of a pool's servers together, and their cost while they were billed."""
         home = requests["replica"].astype(int)
         its = (places.start <= home) & (home < places.stop)
         done = its & (requests["status"] != "rejected")
@@ -236,6 +236,6 @@ class FleetSummary:
 
 
 def _alive_ps(scaler: Scaler, places: Sequence[int], until_ps: int) -> int:
-    """How long some replicas were billed up to a time, summed."""
+    """Billed time of some replicas up to a time, summed."""
     alive_ps = scaler.alive_ps(until_ps)
     return sum(alive_ps[place] for place in places)

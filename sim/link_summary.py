@@ -1,4 +1,4 @@
-"""How busy links were that copies of tiers use besides each GPU's own: of lower tiers, and shared ones.
+"""How busy the links of tiers were, apart from the GPUs' own: those of lower tiers, and shared ones.
 
 ssd                    the mean over replicas, if each has its own
 ssd of machine 1       shared by the replicas of a machine
@@ -15,12 +15,12 @@ WAYS = {"load_busy_share": True, "store_busy_share": False}
 
 
 def link_shares(lives: Sequence[Sequence[Replica]], end_ps: int) -> dict[str, dict[str, float | None]]:
-    """By link, the share of the time in which it was busy each way.
+    """For each link, the share of time that it was busy in each direction.
 
     Parameters
     ----------
     lives : sequence of sequence of Replica
-        By place, all replicas that ever were there.
+        By place, all replicas that were ever there.
     end_ps : int
         When the run ended.
     """

@@ -1,10 +1,10 @@
-"""One description per option, from which everything that names it is generated.
+"""One description per option, from which everything else about it is generated.
 
     class Scenario:
         block_size: int | None = option("Tokens of a KV block.", panel="Memory", default=None, shown="16")
 
 The command line (cli.py), the tables of docs/commands.md (reports/options.py), the keywords of
-`kvsim.simulate`, `config.json` and `--config` read the same fields. So a new option is one field.
+`kvsim.simulate`, `config.json` and `--config` all read the same fields. A new option is one new field.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Named:
-    """An option with its field's description; `type` is that of a value on the command line."""
+    """An option with the description of its field; `type` is that of a value on the command line."""
 
     name: str
     type: type
@@ -53,19 +53,19 @@ class Named:
 
     @property
     def semicolons(self) -> bool:
-        """Whether `;` separates its values in a sweep, not a comma."""
+        """Whether `;`, not a comma, separates its values in a sweep."""
         return self.about.repeats or self.about.commas
 
     @property
     def in_words(self) -> str:
-        """The default as it is shown."""
+        """The default, as shown to users."""
         return self.about.shown or (
             "" if self.default is None or self.default is False else str(self.default)
         )
 
 
 _known: dict[type, tuple[Named, ...]] = {}
-"""Cache: reading the annotations of a class takes longer than many checks."""
+"""Caches options, as reading the annotations of a class takes longer than many checks."""
 
 
 def options_of(described: type) -> tuple[Named, ...]:
@@ -89,7 +89,7 @@ def _declared(described: type) -> Iterator[Named]:
 
 
 def checked_names(described: type, given: Iterable[str]) -> None:
-    """Raise KvsimError for a name that is not an option, with the nearest one that is."""
+    """Raise KvsimError for a name that is not an option; suggests the nearest option."""
     known = [each.name for each in options_of(described)]
     for name in given:
         if name not in known:
@@ -119,7 +119,7 @@ def _check_value(name: str, about: Option, value: Any) -> None:  # noqa: ANN401 
 
 
 def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
-    """Raise KvsimError for a value of a type that its option does not take.
+    """Raise KvsimError for a value of the wrong type.
 
     Any integral number counts as an int, any real number as a float.
     """
@@ -134,16 +134,16 @@ def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
 
 
 def plain_number(value: object) -> object:
-    """Another library's number as Python's own; anything else unchanged."""
+    """A number of another library as Python's own; anything else unchanged."""
     if isinstance(value, int | float) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)
 
 
 def checked(function: Callable[P, R], but: Collection[str] = ()) -> Callable[P, R]:
-    """The function, raising KvsimError for an argument whose type its annotation does not name.
+    """Make a function raise KvsimError for an argument whose type does not match its annotation.
 
-    The function itself checks `but`; options (`**options`) are checked where they are known.
+    The function itself checks the arguments in `but`; options (`**options`) are checked where they are known.
     """
     asked = signature(function)
     named = [each for each in asked.parameters.values() if each.kind != each.VAR_KEYWORD]
@@ -161,7 +161,7 @@ def checked(function: Callable[P, R], but: Collection[str] = ()) -> Callable[P, 
 
 
 def taken(kind: type[T], given: Mapping[str, object]) -> T:
-    """The options of a part, with the given values; KvsimError for a value that is not allowed."""
+    """The options of a part with the given values; KvsimError for a value that is not allowed."""
     own = {name: given[name] for name in declared_by(kind) if given.get(name) is not None}
     if own:
         check_kinds(own, get_type_hints(kind))
@@ -190,7 +190,7 @@ def listed(text: str) -> list[str]:
 
 
 def numpydoc(described: type) -> str:
-    """The options as the `Parameters` of a docstring: name, type, default, and help text."""
+    """The options as the `Parameters` of a docstring: name, type, default and help."""
     lines = []
     for each in options_of(described):
         kind = " or ".join(filter(None, (each.type.__name__, "None" if each.optional else "")))

@@ -3,8 +3,8 @@
     class VllmV0(Scheduler):
         declares: ClassVar[type] = VllmV0Options  # a frozen dataclass, each field an option(...)
 
-A user's settings go by name, `{"watermark": 0.02}`, to the parts that declare them; a setting that no chosen
-part declares is refused. All parts are imported only if a name is asked for that is not a common option.
+A user's settings go by name, `{"watermark": 0.02}`, to the parts that declare them. A setting that no chosen
+part declares is refused. All parts are imported only if some name is not a common option.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,11 +36,11 @@ KINDS: Mapping[str, tuple[Mapping[str, str], type]] = {
     "cost": (COSTS, CostModel),
     "router": (ROUTERS, Router),
 }
-"""Kind of part, named as the option that chooses one -> its registry, and its base class."""
+"""Kind of part, named as the option that chooses it -> its registry and base class."""
 
 
 class Declared(NamedTuple):
-    """An option of some parts."""
+    """An option declared by one or more parts."""
 
     named: Named
     kind: str
@@ -49,7 +49,7 @@ class Declared(NamedTuple):
 
     @property
     def defaults(self) -> list[object]:
-        """Its default with each of these parts."""
+        """Its default in each of these parts."""
         return [defaults_of(part_named(self.kind, part).declares)[self.named.name] for part in self.parts]
 
 
@@ -69,7 +69,7 @@ def check_taken(given: Mapping[str, object], parts: Mapping[str, tuple[str, type
 
 
 def defaults_of(kind: type) -> dict[str, object]:
-    """Each option that an options dataclass declares -> its default."""
+    """Option -> default, for the options that a dataclass declares."""
     return {each.name: each.default for each in fields(kind)}
 
 
@@ -79,7 +79,7 @@ def known_options(chosen: Iterable[tuple[str, object]] = ()) -> Mapping[str, Nam
     Parameters
     ----------
     chosen : iterable of (kind, name or class)
-        As in options: `("allocator", "mine:Mine:oracle")`.
+        As the user gives them: `("allocator", "mine:Mine:oracle")`.
     """
     found = {name: each.named for name, each in declared_everywhere().items()}
     for kind, given in chosen:

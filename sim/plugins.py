@@ -1,10 +1,10 @@
-"""The user's own code, named as `package.module:Name`: an allocator, a scheduler, a trace.
+"""Imports the user's own code, named as `package.module:Name`: an allocator, a scheduler, a trace.
 
-A module that is not installed is looked for in the working directory, and so are the modules it imports.
-Nothing else is ever looked for there: kvsim does not import a stray `pandas.py` or `torch.py`.
+A module that is not installed is searched for in the working directory, as are the modules it imports.
+Nothing else is searched for there: kvsim never imports a stray `pandas.py` or `torch.py`.
 
 Names in a file are data: inside `trusting`, only code that the user also named is imported. The whole command
-line runs inside it, so no file that a command reads can run code, whichever option it sets.
+line runs inside `trusting`, so no file that a command reads can run code, whatever it contains.
 """
 
 import os
@@ -27,16 +27,16 @@ from kvsim.sim.errors import KvsimError
 T = TypeVar("T")
 
 _TRUSTED: ContextVar[str | None] = ContextVar("trusted", default=None)
-"""The user's text, which must contain the name of any code that runs; None: all code may run."""
+"""The user's text: code runs only if this contains its name; None: any code may run."""
 
 
 class CodeRefused(KvsimError):
-    """Code is named only by a file."""
+    """A file names code that the user did not name."""
 
 
 @contextmanager
 def trusting(said: str | None) -> Iterator[None]:
-    """A block in which code is imported only if `said`, the user's text, names it; None: any code."""
+    """Within the block, import only code that `said`, the user's text, names; None: any code."""
     before = _TRUSTED.set(said)
     try:
         yield
@@ -46,7 +46,7 @@ def trusting(said: str | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Trusting(Generic[T]):
-    """A function that, in any process, trusts what was trusted where this object was made."""
+    """A function that, in any process, trusts the same code as the process that created it."""
 
     function: Callable[..., T]
     said: str | None
@@ -58,7 +58,7 @@ class Trusting(Generic[T]):
 
 
 def trusting_as_here(function: Callable[..., T]) -> Trusting[T]:
-    """The function, with the current trust, to be called elsewhere."""
+    """A function to be called elsewhere with the trust in effect here."""
     return Trusting(function, _TRUSTED.get())
 
 
@@ -84,18 +84,18 @@ def named_object(field: str, name: str) -> object:
         return getattr(_imported(module), attribute)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise KvsimError(f"{field} {name!r} cannot be imported: {_mistake(error)}") from error
-    except (Exception, SystemExit) as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise KvsimError(f"{field} {name!r} cannot be imported: {_place(error)}{_words(error)}") from error
 
 
 def imported(name: str) -> object:
-    """The object that a `package.module:Name` of kvsim's own refers to."""
+    """The object named `package.module:Name` in kvsim itself."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def named_here(field: str, name: str) -> object:
-    """The same, for a name that a user wrote; KvsimError if there is none."""
+    """The same for a name in the user's code; KvsimError if there is none."""
     try:
         return imported(name)
     except (AttributeError, ImportError) as error:
@@ -121,7 +121,7 @@ class _Beside:
 
     @classmethod
     def here(cls) -> "_Beside":
-        """The finder of the working directory, the last place where Python looks."""
+        """The finder for the working directory, which Python asks last."""
         folder = os.getcwd()
         for finder in sys.meta_path:
             if isinstance(finder, cls) and finder.folder == folder:
@@ -138,7 +138,7 @@ class _Beside:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Called by Python for a module found nowhere else; a submodule is found by its package's path."""
+        """Called by Python for a module found nowhere else; submodules are found by their package's path."""
         if path is not None or not (name in self._named or self._asked_from_here()):
             return None
         spec = PathFinder.find_spec(name, [self.folder])
@@ -162,14 +162,14 @@ def _mistake(error: SyntaxError | UnicodeDecodeError) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the user's module that an error comes from; "" if it comes from elsewhere."""
+    """File and line in the user's module where an error arose; "" if it arose elsewhere."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename[:1] != "<"]
     own = [frame for frame in frames if not _ours(frame.filename)]
     return f"{_relative(own[-1].filename)}, line {own[-1].lineno}: " if own else ""
 
 
 def _ours(file: str) -> bool:
-    """Whether a file is this one, or belongs to Python's import system."""
+    """Whether a file is this one, or part of Python's import system."""
     return (
         os.path.realpath(file) == os.path.realpath(__file__)
         or os.path.basename(os.path.dirname(file)) == "importlib"

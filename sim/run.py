@@ -1,10 +1,10 @@
-"""One run from start to finish: a deployment and a workload in; the contents of a run directory out.
+"""One run from start to finish: takes a deployment and a workload, returns the contents of a run directory.
 
     deployment, workload --prepare--> Simulation --outcome--> config, summary, tables of columns
 
-`config` is everything needed to repeat the run: the specs of model and GPU in full, with no name left to look
-up. The same deployment and workload give the same outcome, except the `simulation` part of the summary, which
-says how long it took.
+`config` is everything needed to repeat the run, with full specs of model and GPU instead of names. The same
+deployment and workload give the same outcome, except for the `simulation` part of the summary, which says how
+long the simulation took.
 """
 
 import time
@@ -65,14 +65,14 @@ Json = dict[str, object]
 EVERY = "all"
 """Stands for all allocators in a comparison."""
 POOL_FACTS = ("name", "role", "replicas")
-"""What `config.json` says about a pool besides its server."""
+"""The entries of `config.json` for a pool besides its server."""
 TOLD = 4
-"""Reasons of extrapolation that a note lists: those of the longest time."""
+"""Number of reasons of extrapolation that a note lists: those with the longest times."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run directory holds: two JSON objects and two to six tables of columns."""
+    """The contents of a run directory: two JSON objects and two to six tables of columns."""
 
     config: Json
     summary: Json
@@ -86,7 +86,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Simulation:
-    """An engine that is ready to run, once, and what it was made from."""
+    """An engine that is ready to run once, and what it was made from."""
 
     resolved: Resolved
     traffic: Mapping[str, object]
@@ -95,17 +95,17 @@ class Simulation:
 
     @property
     def deployment(self) -> Deployment:
-        """The servers, with every default filled in."""
+        """The servers with all defaults filled in."""
         return self.resolved.deployment
 
     @property
     def capacity(self) -> KvCapacity:
-        """The KV memory of one of them; if they differ, of the first."""
+        """The KV memory of one server; if servers differ, of the first."""
         return self.resolved.kept.capacity
 
     @property
     def label(self) -> str:
-        """The run's name among others: `paged`, `buddy-pow2`, `my.module.Mine`."""
+        """The name of the run among others: `paged`, `buddy-pow2`, `my.module.Mine`."""
         return label(self.deployment.engine)
 
     @property
@@ -115,7 +115,7 @@ class Simulation:
 
     @property
     def gpu_price(self) -> float | None:
-        """Price of a GPU per hour, the mean of all; None if it is not known."""
+        """Price of a GPU per hour, the mean over all; None if unknown."""
         prices = [self.goals.price_of_server(pool.server) for pool in self.deployment.every_pool]
         if len(prices) == 1:
             return prices[0]
@@ -130,7 +130,7 @@ class Simulation:
         return self.engine.log.finished_count + sum(sum(each.values()) for each in rejected)
 
     def outcome(self) -> Outcome:
-        """Run, and return the outcome."""
+        """Run the simulation and return its outcome."""
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         result = self.engine.run()
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
@@ -209,7 +209,7 @@ class Simulation:
         return hours * SECONDS_PER_HOUR / duration_s, None if cost is None else cost / hours
 
     def _rooms(self) -> Iterator[str]:
-        """Describes the KV memory of a server of each pool."""
+        """The KV memory of a server of each pool, in words."""
         first = 0
         for pool, found in zip(self.deployment.every_pool, self.resolved.every_pool, strict=True):
             last = first + pool.replicas - 1
@@ -221,7 +221,7 @@ class Simulation:
             first = last + 1
 
     def _notes(self, result: Result) -> list[str]:
-        """What a reader should know besides the numbers."""
+        """Notes on the results."""
         model, pools = self.deployment.model, self.resolved.every_pool
         hybrid = any(pool.kept.hybrid for pool in pools)
         notes = [*result.workload.notes, *self._rooms(), *_model_notes(model, hybrid)]
@@ -265,7 +265,7 @@ class Simulation:
 
 
 def _memory_notes(found: Resolved) -> list[str]:
-    """What a reader should know about how a server keeps its layers."""
+    """Notes on how a server keeps its layers."""
     kept, told = found.kept, found.deployment.allocator.note
     notes = [told] if told else []
     groups = kept.capacity.groups
@@ -279,7 +279,7 @@ def _memory_notes(found: Resolved) -> list[str]:
 
 
 def _time_notes(deployment: Deployment) -> list[str]:
-    """What a reader should know about a server's steps: their times, and which release's rules apply."""
+    """Notes on the step times of a server, and on its release's rules."""
     notes = []
     if deployment.profile is not None and deployment.profile["kind"] == "rehearsal":
         notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
@@ -291,7 +291,7 @@ def _time_notes(deployment: Deployment) -> list[str]:
 
 
 def defaults_told(deployments: Iterable[Deployment]) -> list[str]:
-    """Which settings of servers, with defaults filled in, are those that their releases start with."""
+    """Which settings of servers are defaults of their releases."""
     several = [*deployments]
     notes = {
         f"Prefix caching is off: allocator {each.engine.allocator} keeps no prefixes.": None
@@ -302,7 +302,7 @@ def defaults_told(deployments: Iterable[Deployment]) -> list[str]:
 
 
 def release_defaults(deployments: Iterable[Deployment]) -> list[str]:
-    """One line per release; GPUs that start with the same settings share it."""
+    """One line per release; GPUs whose defaults are equal share a line."""
     by_settings: dict[tuple[str, tuple[tuple[str, object], ...]], dict[str, None]] = {}
     for deployment in deployments:
         name, _, release = (deployment.engine.scheduler or FAMILY).partition("@")
@@ -314,7 +314,7 @@ def release_defaults(deployments: Iterable[Deployment]) -> list[str]:
 
 
 def _defaults_kept(deployment: Deployment) -> dict[str, object] | None:
-    """The defaults of its release that a server has; None if they are not a release's."""
+    """The defaults of its release that a server has; None if they are not those of a release."""
     engine = deployment.engine
     asked = Asked(max_model_len=engine.max_model_len)
     own = server_defaults(
@@ -345,15 +345,15 @@ def prepare(
     Parameters
     ----------
     traffic : mapping
-        How the workload was made, in JSON's types: noted in `config`, not used.
+        How the workload was made, in JSON types: recorded in `config`, not used.
     step_mode : bool
-        One event per step; slower, with the same outcome.
+        Whether to take one step at a time: slower, with the same outcome.
     step_log : bool
-        Also a table with a row per step.
+        Whether to write a table with a row per step.
     events : bool
-        Also a table of what happens to each request.
+        Whether to write a table of what happens to each request.
     map_instants : int
-        Also a map of the memory, one per replica, at about this many instants; 0: none.
+        Approximate number of instants of a memory map for each replica; 0: no map.
     goals : Goals
         Goals of the run: latency limits, the price of a GPU.
     """
@@ -381,24 +381,24 @@ def with_allocator(deployment: Deployment, text: str) -> Deployment:
 
 
 def with_its_options(deployment: Deployment) -> Deployment:
-    """The deployment with only those options that its allocator or its scheduler declares."""
+    """The deployment with only those options that its allocator or scheduler declares."""
     known = {name for _, found in parts_of(deployment).values() for name in declared_by(found.declares)}
     kept = {name: value for name, value in deployment.engine.options.items() if name in known}
     return replace(deployment, engine=replace(deployment.engine, options=kept))
 
 
 def fitting(deployment: Deployment) -> dict[str, Deployment]:
-    """Each built-in allocator with which the deployment can be run quickly -> the deployment with it."""
+    """Built-in allocator -> the deployment with it, if it can be run quickly."""
     return {name: chosen for name, chosen in _with_each(deployment).items() if not isinstance(chosen, str)}
 
 
 def left_out(deployment: Deployment) -> dict[str, str]:
-    """Each built-in allocator with which it cannot be run, or only slowly -> why."""
+    """Built-in allocator -> the reason, if the deployment cannot be run with it, or only slowly."""
     return {name: reason for name, reason in _with_each(deployment).items() if isinstance(reason, str)}
 
 
 def _with_each(deployment: Deployment) -> dict[str, Deployment | str]:
-    """The deployment with each built-in allocator, or why it cannot be run."""
+    """The deployment with each built-in allocator, or the reason why it cannot be run."""
     bare = replace(deployment, engine=replace(deployment.engine, reserve=None))
     uncached = replace(bare, engine=replace(bare.engine, enable_prefix_caching=False))
     found: dict[str, Deployment | str] = {}
@@ -419,15 +419,15 @@ def _with_each(deployment: Deployment) -> dict[str, Deployment | str]:
 
 
 def side_by_side(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The deployment under each allocator; `all` stands for all built-in ones that fit it.
+    """The deployment with each allocator; `all` stands for all suitable built-in ones.
 
-    Its `reserve` applies to allocators that reserve and do not name their own, each of its other options to
-    those that declare it; its prefix cache to those that keep prefixes, if any does.
+    Its `reserve` applies to allocators that reserve memory and do not name a policy of their own, other
+    options to allocators that declare them, and its prefix cache to allocators that keep prefixes.
 
     Raises
     ------
     KvsimError
-        If two are the same, or if one of these is given and no allocator takes it.
+        If two are the same, or if no allocator takes one of these settings.
     """
     if EVERY in allocators:
         named = [name for name in allocators if name != EVERY]
@@ -469,14 +469,14 @@ def side_by_side(deployment: Deployment, allocators: Sequence[str]) -> list[Depl
 def label(engine: EngineConfig) -> str:
     """The allocator, and its reservation unless that is the model's maximum; usable as a file name.
 
-    A class defined in a notebook or a script goes by its own name.
+    A class defined in a notebook or a script has its own name.
     """
     name = engine.allocator.removeprefix("__main__:").replace(":", ".")
     return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve.replace(':', '-')}"
 
 
 def _model_notes(model: ModelSpec, in_groups: bool) -> list[str]:
-    """What a reader should know about the model, and about what a run treats as something else."""
+    """Notes on the model, and on parts of it that a run treats as something else."""
     notes = [f"{model.name}: {note}." for note in model.notes]
     kinds = {layers.kind for layers in model.kv_layers}
     if "chunked_local_attention" in kinds and not in_groups:
@@ -487,7 +487,7 @@ def _model_notes(model: ModelSpec, in_groups: bool) -> list[str]:
 
 
 def config_of(found: Resolved, traffic: Mapping[str, object], goals: Goals = NO_GOALS) -> Json:
-    """Everything needed to repeat a run; a fleet only for several servers, goals only if there are any."""
+    """Everything needed to repeat a run; includes a fleet only for several servers, and goals only if set."""
     deployment = found.deployment
     several: Json = {"fleet": deployment.fleet.as_json()} if deployment.fleet.replicas > 1 else {}
     if deployment.pools:
@@ -513,7 +513,7 @@ def config_of(found: Resolved, traffic: Mapping[str, object], goals: Goals = NO_
 
 
 def _capacity_json(found: Resolved) -> Json:
-    """The memory, with the groups of unlike layers that share it."""
+    """The memory in JSON types, with the groups of unlike layers that share it."""
     parts, kept = gpu_memory(found.deployment), found.kept
     memory: Json = asdict(kept.capacity) | ({} if parts is None else {"gpu_memory_bytes": parts})
     return memory if kept.hybrid is None else memory | {"groups": kept.hybrid.as_json()}
@@ -525,7 +525,7 @@ def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Jso
     Parameters
     ----------
     what : str
-        What an error message begins with.
+        Beginning of error messages.
 
     Raises
     ------
@@ -565,9 +565,9 @@ def _pool_of(described: Mapping[str, Any], fleet: FleetConfig) -> Pool:
 
 
 def _with_options(server: Json) -> Json:
-    """The settings of a server in today's form: in older configs each option of a part was a setting.
+    """Convert the settings of a server to today's form: in older configs each option of a part was a setting.
 
-    Settings that only repeat the default are left out; so are those of other parts.
+    Leaves out settings equal to the default, and those of other parts.
     """
     engine = server["engine"]
     if not isinstance(engine, Mapping):
@@ -592,7 +592,7 @@ def _with_options(server: Json) -> Json:
 
 
 def goals_of(config: object, what: str = "config") -> Goals:
-    """The goals that a config sets for its run; no goals if it names none."""
+    """The goals in a config; no goals if it has none."""
     with understood(what, "cannot be used"):
         if not isinstance(config, dict):
             raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")

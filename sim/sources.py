@@ -1,6 +1,6 @@
-"""What compiled modules and their classes lose, read from the source next to them.
+"""Docstrings and abstract methods of compiled modules, read from the source next to them.
 
-mypyc keeps neither docstrings nor the mark of abstract methods. In pure Python both come from the object.
+mypyc keeps neither docstrings nor marks of abstract methods. In pure Python both come from the object.
 """
 
 import ast

@@ -1,8 +1,8 @@
-"""Whether vLLM would start the server of a run: its cache must hold one sequence of maximum length.
+"""Whether vLLM would start a run's server: its cache must hold one sequence of maximum length.
 
     llama-3.1-70b on a B200    131,072 tokens longest, 95,000 fit: refused, unless --max-model-len says less
 
-The run continues anyway and turns away what does not fit; a buyer of such a server should know.
+The run continues anyway and rejects what does not fit.
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,9 @@ NAMED = 6
 
 
 def longest_start(found: Resolved) -> int | None:
-    """The `max_model_len` with which vLLM would start; None if it starts as it is, or if none is known.
+    """The `max_model_len` with which vLLM would start; None if it starts as it is, or if unknown.
 
-    The cache size must be the formula's: if it is given, the user knows it.
+    Checks only cache sizes from the formula, not sizes given by the user.
     """
     server, capacity, hybrid = found.deployment, found.kept.capacity, found.kept.hybrid
     given = server.num_gpu_blocks is not None or server.kv_tokens is not None
@@ -40,7 +40,7 @@ def longest_start(found: Resolved) -> int | None:
 
 
 def starts_told(servers: Iterable[Resolved]) -> list[str]:
-    """A line about the servers that vLLM would not start, and what would help; empty if it starts all."""
+    """A line about the servers that vLLM would not start, and a remedy; empty if it would start all."""
     refused: dict[str, None] = {}
     longest = 0
     for each in servers:

@@ -1,11 +1,12 @@
-"""Measured servers compared with the same servers in simulation.
+"""Compares measured servers with the same servers in simulation.
 
     Point   a closed loop: model, GPUs, lengths, clients -> mean TTFT and TPOT
     Run     requests with arrivals and lengths           -> TTFT and E2E per request
 
-What a source omits about its engine is assumed, and reported (sim/bench/assumed.py). A point that contradicts
-physics is refused with the arithmetic (`against_physics`). Sources: sim/measured (ships), a table of points
-in CSV with the columns of `Point`, or a benchmark's result with every request (sim/bench/read.py).
+Engine settings that a source omits are assumed and reported (sim/bench/assumed.py). Points that are
+physically impossible are refused, with the arithmetic (`against_physics`). Sources: sim/measured (ships), a
+table of points in CSV with the columns of `Point`, or a benchmark's result with every request
+(sim/bench/read.py).
 """
 
 import csv
@@ -51,9 +52,9 @@ Floats = npt.NDArray[np.float64]
 
 RANGE = 0.8
 ROUNDS, INFERENCEMAX_ROUNDS = 6, 10
-"""Requests per client, within MOST_TOKENS: sources do not say how many; InferenceMAX's scripts do."""
+"""Requests per client, up to MOST_TOKENS in total: as in InferenceMAX's scripts, since sources do not say."""
 INFERENCEMAX = ("meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b", "MiniMaxAI/MiniMax-M2.5")
-"""Models whose points are from InferenceMAX."""
+"""Models with points from InferenceMAX."""
 MOST_TOKENS = 8_000_000
 PRECISIONS = {"fp8": ("fp8", 8.0), "fp4": ("nvfp4", 4.5)}
 MODELS = {
@@ -68,7 +69,7 @@ GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": 
 
 @dataclass(frozen=True)
 class Point:
-    """A measured closed loop: `clients` clients, each sending a request when it has its last answer."""
+    """A measured closed loop: each of `clients` clients sends a request when it has its last answer."""
 
     name: str
     model: str
@@ -93,7 +94,7 @@ WHOLE = ("tp", "dp", "ep", "input_tokens", "output_tokens", "clients")
 
 
 def points(text: str | None = None) -> list[Point]:
-    """The points of a CSV table; without one, the shipped points."""
+    """The points of a CSV table; by default the shipped points."""
     rows = csv.DictReader(io.StringIO(_shipped("points") if text is None else text))
     with understood("a table of points"):
         lacking = [each.name for each in fields(Point) if each.name not in (rows.fieldnames or ())]
@@ -111,7 +112,7 @@ LIMITS = {
     "clients": (1, 100_000),
     **dict.fromkeys(("ttft_s", "tpot_s"), (1e-9, 1e6)),
 }
-"""The smallest and the largest value of each number of a point."""
+"""The least and greatest value of each number of a point."""
 
 
 def _point(row: Mapping[str, str | None]) -> Point:
@@ -133,7 +134,7 @@ def _point(row: Mapping[str, str | None]) -> Point:
 
 
 def model_of(point: Point) -> ModelSpec:
-    """The model in the precision it was served in."""
+    """The model in the precision in which it was served."""
     model = model_named(MODELS.get(point.model, point.model))
     if point.precision not in PRECISIONS or model.quantization == "mxfp4":
         return model
@@ -144,7 +145,7 @@ def model_of(point: Point) -> ModelSpec:
 
 
 def deployment_of(point: Point, cost: str | None = None) -> Deployment:
-    """The server of a point; what the point does not say is assumed."""
+    """The server of a point; settings that the point does not give are assumed."""
     gpu, cost, profile = gpu_and_cost(GPUS.get(point.gpu, point.gpu), cost)
     profile = of_release(profile, point.version, gpu, point.tp)
     model = model_of(point)
@@ -188,7 +189,7 @@ def workload_of(point: Point, seed: int = 0) -> Workload:
 
 
 def compare_point(point: Point, cost: str | None = None) -> list[Compared]:
-    """Mean TTFT, TPOT and E2E of a point, and its throughput, all by the same closed-loop arithmetic."""
+    """Mean TTFT, TPOT and E2E of a point, and its throughput, by the same closed-loop arithmetic."""
     done = prepare(deployment_of(point, cost), workload_of(point), {}).outcome().requests
     ttft, tpot = (float(np.nanmean(done[name].astype(np.float64))) for name in ("ttft_s", "tpot_s"))
     steps = (1 + RANGE) / 2 * point.output_tokens - 1
@@ -202,7 +203,7 @@ def compare_point(point: Point, cost: str | None = None) -> list[Compared]:
 
 
 def not_simulated(point: Point) -> str | None:
-    """What a point has that this simulator does not support; None if it supports all."""
+    """The property of a point that kvsim does not support; None if there is none."""
     if point.tp % point.dp or point.ep not in (1, point.tp, point.tp * point.dp):
         return "experts over other GPUs than attention"
     if not point.ttft_s > 0 or not point.tpot_s > 0:
@@ -246,7 +247,7 @@ class Run:
     ttft_s, e2e_s : arrays of float
         Measured times.
     assumed : tuple of str
-        What the source does not say and is assumed.
+        Assumptions about what the source does not say.
     """
 
     name: str
@@ -294,7 +295,7 @@ def _run(name: str, rows: Sequence[Mapping[str, str]], cost: str | None) -> Run:
 
 
 def _contents(rows: Sequence[Mapping[str, str]]) -> list[Content]:
-    """The prefixes that requests share, each with an earlier one, as streams."""
+    """The prefixes that each request shares with an earlier one, as streams."""
     texts: dict[int, list[tuple[int, int, int]]] = {}
     most: dict[int, int] = {}
     for row in sorted(rows, key=lambda row: int(row["request"])):
@@ -378,7 +379,7 @@ def _chosen(
         return wanted_model in (None, model) and wanted_gpu in (None, gpu)
 
     def named(point: Point) -> tuple[str, str]:
-        with suppress(KvsimError):  # a table may hold models that are not known here
+        with suppress(KvsimError):  # a table may hold models that kvsim does not know
             return model_named(MODELS.get(point.model, point.model)).name, GPUS.get(point.gpu, point.gpu)
         return point.model, GPUS.get(point.gpu, point.gpu)
 
@@ -396,7 +397,7 @@ def _chosen(
 def sources(
     source: str | None, model: str | None, gpu: str | None, tensor_parallel_size: int, cost: str | None
 ) -> tuple[list[Point], list[Run]]:
-    """The points and runs that a name or a file stands for; all shipped ones if there is none."""
+    """The points and runs of a name or a file; by default all shipped ones."""
     if source in (None, "points", "requests"):
         some = points() if source != "requests" else []
         return _chosen(some, runs(cost) if source != "points" else [], model, gpu)

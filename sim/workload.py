@@ -1,7 +1,7 @@
 """What arrives at the server: one row per request, as numpy columns.
 
-A workload knows nothing about the engine. It lives here, and not in `workloads/`, because the engine
-reads it and imports go one way.
+A workload knows nothing about the engine. It is here, not in `workloads/`, because the engine reads it and
+imports go one way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from kvsim.sim.errors import KvsimError
 Int64Column = npt.NDArray[np.int64]
 
 PS_PER_S: Final = 1_000_000_000_000
-"""Picoseconds in a second: the engine's clock counts whole picoseconds."""
+"""Picoseconds per second: the engine's clock counts whole picoseconds."""
 
 LATEST_PS: Final = 2**63 - 1
-"""The most that columns of 64-bit picoseconds hold: 106 days."""
+"""Largest time in 64-bit picoseconds: 106 days."""
 LATEST_ARRIVAL_S = 2**62 / PS_PER_S
-"""Arrivals later than this (about 53 days) do not fit the clock's 64-bit columns with room to spare."""
+"""Latest arrival (about 53 days), so that times fit in the clock's 64-bit columns with room to spare."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Samples:
     tokens: Int64Column
 
     def rows(self, chosen: Int64Column) -> "Samples":
-        """The samples of these requests, in this order; a request may come twice."""
+        """The samples of these requests, in this order; requests may repeat."""
         offsets, places = gathered(self.offsets, chosen)
         return Samples(offsets, self.tokens[places])
 
@@ -50,7 +50,7 @@ class Samples:
         return np.diff(self.offsets)
 
     def check(self, output_tokens: Int64Column) -> None:
-        """Raise KvsimError unless there are lengths for each request, and `output_tokens` are the longest."""
+        """Raise KvsimError unless every request has lengths and `output_tokens` has the longest of each."""
         offsets, tokens, n = self.offsets, self.tokens, len(output_tokens)
         if len(offsets) != n + 1:
             raise KvsimError(f"samples must have {n + 1} offsets for {n} requests, got {len(offsets)}")
@@ -75,7 +75,7 @@ class Samples:
 class Beam(NamedTuple):
     """Beam search for every request: `width` candidates, chosen again after each step.
 
-    Traces hold no scores, so which candidates survive is drawn at random: an assumption.
+    Traces have no scores, so the surviving candidates are drawn at random.
     """
 
     width: int
@@ -123,13 +123,13 @@ class Workload:
     Attributes
     ----------
     name : str
-        What the user asked for, e.g. `sharegpt`.
+        The user's name for it, e.g. `sharegpt`.
     arrival_ps : int64 array, shape (n,)
         Arrival in picoseconds from the start; never decreasing.
     prompt_tokens, output_tokens : int64 arrays, shape (n,)
         Lengths in tokens, each at least 1; with several answers to a prompt, the longest.
     notes : tuple of str
-        Sentences that readers should know (source, sampling), printed with every result.
+        Notes (source, sampling), printed with every result.
     samples : Samples or None
         The lengths of all answers, if requests ask for several.
     beam : Beam or None
@@ -141,18 +141,18 @@ class Workload:
     priority : int64 array, shape (n,), or None
         Lower is served first, under `--policy priority`.
     waits : Chain, Clients or None
-        Which requests wait for an answer before they come; None: all come at `arrival_ps`, which then never
-        decreases. If they wait, the run determines when they come.
+        Which requests wait for an answer before they come; the run then determines when. None: all come at
+        `arrival_ps`, which never decreases.
     drafts : object array of shape (n,), or None
         Per request, its recorded drafts, if the engine speculates: (proposed, accepted) for each step that
         gave it tokens, the end of its prompt first. None: nothing was recorded.
     seed : int
-        Seed for what else a workload leaves open: which drafts are accepted.
+        Seed for the remaining random choices: which drafts are accepted.
     held_ps : int64 array, shape (n,), or None
-        How long each request is delayed on its way to the engine (sim/cost/frontend.py), if none waits for
-        an answer; none overtakes another.
+        Delay of each request on its way to the engine (sim/cost/frontend.py), if none waits for an answer;
+        requests stay in order.
     labels : mapping of str to arrays of shape (n,)
-        Columns of the trace that the simulation does not need (session, turn, client), kept for the results.
+        Other columns of the trace (session, turn, client), kept for the results.
     """
 
     name: str
@@ -172,12 +172,12 @@ class Workload:
 
     @property
     def heard_ps(self) -> Int64Column:
-        """When the engine sees each request that comes at a time of its own."""
+        """When the engine sees each request that has an arrival time of its own."""
         return self.arrival_ps if self.held_ps is None else self.arrival_ps + self.held_ps
 
     @property
     def tokens(self) -> int:
-        """Tokens of all prompts, counted once each, and of all answers or candidates."""
+        """Tokens of all prompts, each counted once, and of all answers or candidates."""
         answers = self.output_tokens if self.samples is None else self.samples.tokens
         width = 1 if self.beam is None else self.beam.width
         return int(self.prompt_tokens.sum() + width * answers.sum())
@@ -236,7 +236,7 @@ class Workload:
 
 
 def gathered(offsets: Int64Column, chosen: Int64Column) -> tuple[Int64Column, Int64Column]:
-    """The ranges `offsets[i] : offsets[i + 1]` of the chosen i, one after another.
+    """Concatenate the ranges `offsets[i]: offsets[i + 1]` of the chosen i.
 
     Returns
     -------

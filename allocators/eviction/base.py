@@ -28,7 +28,7 @@ from kvsim.allocators.option import NoOptions
 from kvsim.allocators.records import InvariantError
 
 NONE: tuple[int, ...] = ()
-"""No block leaves."""
+"""No block is evicted."""
 
 
 class Held(Container[int], Protocol):
@@ -38,7 +38,7 @@ class Held(Container[int], Protocol):
 
 
 class Chain(NamedTuple):
-    """A request, as a server knows it before looking up its blocks."""
+    """What a server knows about a request before looking up its blocks."""
 
     blocks: Sequence[int]
     """blocks of its prompt, from the first on"""
@@ -73,13 +73,13 @@ class Eviction:
     informed: ClassVar[bool] = False
     """whether it is told about requests (`meet`)"""
     offline: ClassVar[bool] = False
-    """whether it needs the future (`foresee`): a bound, not a policy for a server"""
+    """whether it must know the future (`foresee`): a bound, not a usable policy"""
     stack: ClassVar[bool] = False
     """whether a larger cache always holds everything that a smaller one does"""
     leaves_room: ClassVar[bool] = False
     """whether it may evict although there is room"""
     overfills: ClassVar[bool] = False
-    """whether it may hold more than the capacity, like the engine it models"""
+    """whether it may exceed the capacity, as the engine it models does"""
 
     held: Held
 
@@ -98,7 +98,7 @@ class Eviction:
         """Insert a block that is not held; returns the blocks evicted."""
 
     def meet(self, chain: Chain) -> None:
-        """Announce a request whose blocks the next calls use, in any order."""
+        """Announce a request; the next calls use its blocks, in any order."""
 
     def foresee(self, uses: Sequence[int]) -> None:
-        """Announce, for each future call, the next use of its block: smaller is sooner, all are different."""
+        """For each future call, tell when its block is used next: smaller is sooner, no two are equal."""

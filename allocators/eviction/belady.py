@@ -2,7 +2,8 @@
 
     next use  a: 7   b: never   c: 12   d: 9      b leaves, then c
 
-It needs the future (`foresee`), so it is a bound for comparing others. It inserts every miss, as all do.
+It must know the future (`foresee`), so it serves as a bound for other policies. Like them, it inserts every
+miss.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Checks an eviction policy's contract: random streams of requests through caches of many sizes.
 
-Each call is compared with a plain set of what the answers say is held. The numbered rules of
-allocators/eviction/base.py are checked here by name; the first broken rule raises InvariantError with the
-call.
+A plain set follows the answers and is compared with `held` after each call. The rules are those numbered in
+allocators/eviction/base.py; the first broken one raises InvariantError with the call.
 """
 
 import random
@@ -21,7 +20,7 @@ RULES: dict[str, str] = {
     "same_calls_same_answers": "the same calls give the same answers",
     "larger_holds_what_smaller_does": "a larger cache holds what a smaller one does, if the policy says so",
 }
-"""Rule -> its statement."""
+"""Name of a rule -> its text."""
 
 CAPACITIES = (1, 2, 3, 7, 20, 101, 250)
 
@@ -29,7 +28,7 @@ CAPACITIES = (1, 2, 3, 7, 20, 101, 250)
 def check_eviction(
     policy: type[Eviction], options: object = None, *, requests: int = 300, seed: int = 0
 ) -> None:
-    """Check every rule on a class; InvariantError at the first broken one."""
+    """Check every rule on a class; InvariantError for the first broken one."""
     for number, blocks in enumerate((1, 9, 60, 400)):
         chains = list(random_chains(requests, blocks, random.Random(f"{seed}/{number}")))
         smaller: list[frozenset[int]] = []
@@ -45,7 +44,7 @@ def check_eviction(
 
 
 def random_chains(requests: int, blocks: int, rng: random.Random) -> Iterator[Chain]:
-    """Requests with common prefixes, and occasionally a run that is never seen again."""
+    """Requests with common prefixes, and now and then a run that never recurs."""
     known: list[tuple[int, ...]] = [()]
     new, now_ms = blocks, 0
     for _ in range(requests):
@@ -63,7 +62,7 @@ def random_chains(requests: int, blocks: int, rng: random.Random) -> Iterator[Ch
 
 
 def _tried(cache: Eviction, chains: Sequence[Chain]) -> list[frozenset[int]]:
-    """The blocks held after each call."""
+    """Make the calls; returns the blocks held after each."""
     policy, capacity = type(cache), cache.capacity
     if policy.offline:
         cache.foresee(next_uses([block for chain in chains for block in chain.blocks]))

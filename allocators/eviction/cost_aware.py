@@ -2,9 +2,9 @@
 
     prompt [ a b c d ]      a saves 4 blocks, d 1; after 60 s without a use half as much, after 120 s a third
 
-Of blocks with equal scores, the least recently used one is evicted. A block whose request is unknown saves
-only itself, so without requests this is LRU. In the proposal, storing a block that is already held averages
-its savings, which never happens here.
+Of blocks with equal scores, the least recently used one is evicted. A block of an unknown request saves only
+itself, so without requests this is LRU. The proposal averages the savings of a block that is stored again,
+which never happens here.
 """
 
 from collections import OrderedDict
@@ -27,7 +27,7 @@ class CostAwareOptions:
 
 
 class CostAware(Eviction):
-    """Evicts the block with the least to recompute, discounted by its age.
+    """Evicts the block that is cheapest to recompute, discounted by age.
 
     Blocks with equal savings stay in the order of their last uses, so the next victim is the first of one of
     these queues; their scores change only with time.
@@ -47,7 +47,7 @@ class CostAware(Eviction):
         self._half_life_ms = self.options.half_life_s * 1000
         self._saves: dict[int, int] = {}
         self._now_ms = self._calls = 0
-        self._first: list[tuple[float, int, int, int]] = []  # the first of each queue, scored now
+        self._first: list[tuple[float, int, int, int]] = []  # the first of each queue, with its current score
         self._first_known = False
 
     def meet(self, chain: Chain) -> None:

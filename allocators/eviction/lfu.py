@@ -16,7 +16,7 @@ class Lfu(Eviction):
     used_by = "LMCache, SGLang"
     source = "Matani et al., An O(1) algorithm for LFU, 2010"
     checked = "libCacheSim 0.3.5 and LMCache 0.5.6"
-    # a larger cache holds what a smaller one does only if both counted from the same arrival: no stack
+    # no stack property: a larger cache counts from an earlier arrival
 
     def __init__(self, capacity: int, options: object = None) -> None:
         super().__init__(capacity, options)

@@ -16,7 +16,7 @@ from kvsim.allocators.eviction.base import Chain, Eviction
 
 
 def next_uses(stream: Sequence[int]) -> list[int]:
-    """For each use in a stream, the place of the next use of its block; beyond the end if there is none."""
+    """The position of the next use of each block in a stream; past the end if there is none."""
     count = len(stream)
     found, last = [0] * count, dict[int, int]()
     for place in range(count - 1, -1, -1):
@@ -27,7 +27,7 @@ def next_uses(stream: Sequence[int]) -> list[int]:
 
 
 def prefix_hits(cache: Eviction, chains: Sequence[Chain]) -> int:
-    """Total blocks that a prefix cache finds for all requests."""
+    """Total blocks that a prefix cache hits over all requests."""
     if cache.offline:
         cache.foresee(_last_first(chains))
     held, touch, insert, informed = cache.held, cache.touch, cache.insert, cache.informed
@@ -49,7 +49,7 @@ def prefix_hits(cache: Eviction, chains: Sequence[Chain]) -> int:
 
 
 def _last_first(chains: Sequence[Chain]) -> list[int]:
-    """The next uses in call order: a next use is a look-up, and look-ups start at the first block.
+    """The next uses in call order; look-ups start at the first block.
 
     So of two blocks that the same request uses next, the one that it looks up first counts as sooner.
     """

@@ -51,6 +51,6 @@ class Sieve(Eviction):
         return self._ahead.popleft()
 
     def _turn(self) -> None:
-        """After the newest block the hand restarts at the oldest one."""
+        """Move the hand from the newest block back to the oldest one."""
         if not self._ahead:
             self._passed, self._ahead = self._ahead, self._passed

@@ -84,7 +84,7 @@ class WorkloadAware(Eviction):
         return victim
 
     def _first(self, kind: int, seen: _Kind) -> tuple[int, int, int, int] | None:
-        """The first block of a kind's queue that is still held and was not used since."""
+        """The first block of a kind's queue that is still held and was not used since it was queued."""
         queue, held = seen.queue, self.held
         while queue:
             used_ms, _, call, block = queue[0]

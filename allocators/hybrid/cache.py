@@ -7,8 +7,8 @@
     window     |    |    |####|    |            has the end of 3
     hit        |----|----|----|                 3 blocks; the junction is after the fourth
 
-A hit is the longest prefix of a text that every group holds: full groups set how far it can reach, windows
-and states shorten it, and this repeats until no group shortens it. If a full group reaches further than the
+A hit is the longest prefix of a text that every group holds. Full groups set the upper limit; windows and
+states shorten it, repeatedly, until no group shortens it further. If a full group reaches further than the
 hit, two texts diverge there: that position (the junction) is kept from now on.
 
 Each group keeps the tables of all sequences (tables.py, states.py); the memory is one pool for all groups, or
@@ -28,7 +28,7 @@ from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, Text, Windo
 
 @dataclass(frozen=True)
 class Hit:
-    """The cached part of a text: the blocks of each group, and the tokens that they hold."""
+    """The cached part of a text: the blocks of each group, and the number of tokens in them."""
 
     blocks: tuple[list[int], ...]
     tokens: int
@@ -36,7 +36,7 @@ class Hit:
 
 
 def longest_hit(groups: Sequence[GroupTables], alike: Sequence[Sequence[int]], text: Text) -> Hit:
-    """The longest prefix of a text that all groups hold; `alike` lists groups that are queried together."""
+    """The longest prefix of a text that all groups hold; `alike` lists groups to query together."""
     blocks: list[list[int]] = [[] for _ in groups]
     reached, longest = text.tokens - 1, 0
     full_length: dict[int, int] = {}
@@ -80,7 +80,8 @@ class HybridCache:
     retention : int or None
         Which ends of windows and states are kept (tables.py).
     match_tokens : int or None
-        Where hits may end inside a block of states (vLLM's prefix_match_unit); None: only at block ends.
+        Hits may end inside a block of states, at multiples of this (vLLM's prefix_match_unit); None: only at
+        block ends.
     max_model_len, in_flight_tokens : int
         The longest sequence, and the tokens scheduled but not settled; they bound what a window may hold.
     """
@@ -137,19 +138,19 @@ class HybridCache:
         return self.pool.in_use
 
     def new_step(self) -> None:
-        """A step begins: tokens computed in the previous one can be hit."""
+        """Start a step: tokens computed in the previous one can now be hit."""
         for tables in self.groups:
             if isinstance(tables, StateTables):
                 tables.new_step()
 
     def piece(self, text: Text, start: int, tokens: int, *, most_tokens: int) -> int:
-        """How many of these tokens to compute now, so that the piece ends where states can be kept.
+        """How many of these tokens to compute now, so that the chunk ends where states can be kept.
 
         Parameters
         ----------
         text : Text
         start, tokens : int
-            Start of the piece, and the tokens that the budget allows.
+            Start of the chunk, and the tokens that the budget allows.
         most_tokens : int
             The token budget of a whole step.
         """
@@ -169,7 +170,7 @@ class HybridCache:
         )
 
     def take_copies(self) -> list[tuple[int, int]]:
-        """(from, to) of the blocks copied since the last call; both were held until now."""
+        """(from, to) of each block copied since the last call; both were held until now."""
         copies = []
         for tables in self.groups:
             copies += tables.copies
@@ -178,7 +179,7 @@ class HybridCache:
         return copies
 
     def lookup(self, text: Text) -> Hit:
-        """The longest prefix that every group holds; the text's last token is never hit."""
+        """The longest prefix that every group holds, without the text's last token."""
         if not self.caching:
             return Hit(tuple([] for _ in self.groups), 0)
         return longest_hit(self.groups, self._alike, text)
@@ -194,7 +195,7 @@ class HybridCache:
         whole: bool = False,
         spare: int = 0,
     ) -> bool:
-        """Allocate blocks for `tokens` after `computed`, or return False, freeing only unseen blocks.
+        """Allocate blocks for `tokens` after `computed`; False if there is no room. Frees unseen blocks.
 
         Parameters
         ----------
@@ -238,7 +239,7 @@ class HybridCache:
         spare: int = 0,
         whole: bool = False,
     ) -> bool:
-        """Whether there are blocks for `tokens` with these hits; `whole` as in `place`."""
+        """Whether there are blocks for `tokens`, given these hits; `whole` as in `place`."""
         needed = [
             tables.needed(text, tokens, each, computed, whole=whole)
             for tables, each in zip(self.groups, hits, strict=True)
@@ -246,7 +247,7 @@ class HybridCache:
         return self.memory.room(needed, self.seen(hits, computed), spare)
 
     def seen(self, hits: Sequence[Sequence[int]], computed: int) -> Sequence[Sequence[int]]:
-        """The hit blocks that a sequence with `computed` computed tokens still sees."""
+        """The hit blocks that a sequence still sees after `computed` tokens."""
         if not computed or isinstance(self.memory, OnePool) or not any(hits):
             return hits
         return [
@@ -255,7 +256,7 @@ class HybridCache:
         ]
 
     def remember(self, text: Text, tokens: int) -> None:
-        """Give keys to blocks that are full of settled text."""
+        """Register blocks that are full of settled text under their keys."""
         ends = [text.prompt_tokens - 1, *([text.junction] if text.junction else [])]
         if len(self.groups) > 1 and not self.ends_inside:
             tokens -= tokens % self.align_tokens

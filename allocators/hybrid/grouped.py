@@ -1,4 +1,4 @@
-"""What allocators of hybrid layers share: groups of equal layers, each with its own block table.
+"""The common part of allocators for hybrid layers: groups of equal layers, each with its own block table.
 
     hybrid   one pool of pages of equal bytes                          groups.py
     jenga    large pages, cut into small ones for each kind            kinds.py
@@ -38,9 +38,9 @@ NOT_PLACED = -1
 
 
 class TextKeys(Sequence[Hashable]):
-    """The keys of a text's hash blocks, as far as its tokens are known.
+    """The keys of a text's hash blocks, up to the last known token.
 
-    Numbers for text that others may share; for the rest the sequence's own name and the position.
+    Text that others may share has numbers; the rest has the sequence's own name and the position.
     """
 
     def __init__(self, ranges: Sequence[Keys], own: int, hash_size: int) -> None:
@@ -79,7 +79,7 @@ class HybridMatch(Match):
 
 
 class Holding:
-    """A sequence: its text, capacity, slots of its tables, and where its last two chunks began."""
+    """A sequence: its text, its capacity, the slots of its tables, and the starts of its last two chunks."""
 
     __slots__ = ("capacity", "decoded", "expired", "pages", "retired", "start", "tables", "text", "tokens")
 
@@ -110,9 +110,9 @@ class Grouped(Allocator):
     Attributes
     ----------
     names : list of str
-        What the layers of each group are called.
+        Name of each group's layers.
     kinds : list of (str, int)
-        The different ones of these names, and the slots of a token in all such layers.
+        The distinct names, with the slots of a token in all layers of that name.
     sizes, token_slots : list of int
         Slots of a page of each group, and of a token there; a state has no tokens.
     """
@@ -181,27 +181,25 @@ class Grouped(Allocator):
         return self._slots(self._whole(Text(NOT_PLACED, tokens, tokens), tokens, None))
 
     def leaves(self, match: Match | None, tokens: int, bound: int) -> int:
-        """Free slots that would be left after placing all of a sequence."""
+        """Free slots left after placing all of a sequence."""
         text = match.text if isinstance(match, HybridMatch) else Text(NOT_PLACED, tokens, tokens)
         needed = self._whole(text, tokens, match)
         left = self.free_slots - self._slots(needed)
         return left if left < 0 or self._room(needed, match) else -1
 
     def _slots(self, pages: Sequence[int]) -> int:
-        """Slots of this many pages of each group."""
         return sum(count * size for count, size in zip(pages, self.sizes, strict=True))
 
     def _hits(self, match: Match | None) -> Sequence[Sequence[int]]:
-        """The pages that each group hits."""
         return match.hit.blocks if isinstance(match, HybridMatch) else [()] * len(self.groups)
 
     def _room(self, pages: Sequence[int], match: Match | None) -> bool:
-        """Whether there is room for this many pages of each group, including those hit."""
+        """Whether there is room for so many pages of each group, including those hit."""
         hits = self.cache.seen(self._hits(match), match.tokens if match else 0)
         return self.memory.room(pages, hits)
 
     def _whole(self, text: Text, tokens: int, match: Match | None) -> list[int]:
-        """Pages of each group that a new sequence takes at its largest moment."""
+        """Most pages of each group that a new sequence takes at any time."""
         computed = match.tokens if match else 0
         return [
             tables.needed(text, tokens, each, computed, whole=True)
@@ -220,7 +218,7 @@ class Grouped(Allocator):
         return self._room(self._whole(match.text, tokens, match), match)
 
     def _first(self, text: Text, tokens: int) -> list[int]:
-        """Pages that a new sequence takes for its first chunk; nothing is changed."""
+        """Pages that a new sequence takes for its first chunk; changes nothing."""
         return [
             tables.needed(text, tokens, (), 0, whole=group.kind == "state")
             for group, tables in zip(self.groups, self.cache.groups, strict=True)
@@ -287,7 +285,7 @@ class Grouped(Allocator):
             text.keys.known_tokens = tokens
 
     def _settle(self, held: Holding, start: int, tokens: int) -> None:
-        """A sequence has `tokens` now, the last chunk from `start` on: recount its pages."""
+        """Recount the pages of a sequence that has `tokens` now, its last chunk starting at `start`."""
         expired = entries = 0
         for at in self._attention:
             table = self.cache.groups[at].tables[held.text.sequence]
@@ -301,7 +299,7 @@ class Grouped(Allocator):
         held.start, held.tokens = start, tokens
 
     def _next_event(self, tokens: int) -> int:
-        """The next number of tokens at which a table may change, or a page become known."""
+        """The next token count at which a table may change or a page may get a key."""
         return tokens + 1 + min([(rest - tokens - 1) % every for every, rest in self._events])
 
     # -- leaving ------------------------------------------------------------------------------
@@ -318,7 +316,7 @@ class Grouped(Allocator):
         self._count(held, 0, 0)
 
     def retire(self, seq: int) -> int:
-        """For a finished sequence only what it holds counts: its tables lose what was freed."""
+        """Count only what a finished sequence still holds: its tables lose what was freed."""
         held = self._held[seq]
         self.expired_slots -= held.expired
         held.expired, held.retired = 0, True
@@ -341,7 +339,7 @@ class Grouped(Allocator):
         copies = self.cache.take_copies()
         if copies:
             self.cow_copies += len(copies)
-            self.copied_slots += len(copies) * self.sizes[0]  # all pages are equal where blocks are copied
+            self.copied_slots += len(copies) * self.sizes[0]  # pages are copied only where all are equal
             self._recount()
 
     def match(self, content: Content, own: int, most: int) -> HybridMatch:
@@ -355,7 +353,7 @@ class Grouped(Allocator):
         return HybridMatch(hit, text, self._slots(woken))
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Remember tokens that were computed before they were known."""
+        """Give keys to tokens that were computed before they were known."""
         text = self._held[seq].text
         if self.late and self.caches:
             self._know(text, max(text.tokens, tokens))
@@ -368,7 +366,7 @@ class Grouped(Allocator):
     # -- counting -----------------------------------------------------------------------------
 
     def surplus(self, seq: int, tokens: int) -> int:
-        """Slots beyond `tokens` in the groups that have any; negative: what all groups lack."""
+        """Slots beyond `tokens`, over the groups that have any; negative: what all groups lack together."""
         if self._one_block:  # tables of all groups are equally long
             tables = self.cache.groups[self._attention[0]]
             return (len(tables.tables[seq]) * tables.block_size - tokens) * self.slots_per_token
@@ -376,7 +374,6 @@ class Grouped(Allocator):
         return sum([each for each in left if each > 0]) or sum(left)
 
     def _surpluses(self, seq: int, tokens: int) -> list[int]:
-        """The surplus of each group with attention."""
         tables, slots = self.cache.groups, self.token_slots
         return [
             (len(tables[at].tables[seq]) * tables[at].block_size - tokens) * slots[at]
@@ -407,13 +404,13 @@ class Grouped(Allocator):
         return used + tables + never + cached + idle
 
     def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
-        """Read them from the counts alone."""
+        """As in the base, from the counts alone."""
         kinds = len(self.kinds)
         held, tables, never, cached, idle = [counts[at * kinds : (at + 1) * kinds] for at in range(5)]
         return list(zip(held, tables, never, cached, idle, strict=True))
 
     def _never_written(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[int]:
-        """Slots of each group that will never be written: of finished sequences, or at ends of tables."""
+        """Slots of each group that will never be written: in finished sequences, or at the ends of tables."""
         never = self._dead
         if self._one_block:  # tables of all groups are equally long
             tokens = (internal - sum(never)) // self.slots_per_token
@@ -432,7 +429,7 @@ class Grouped(Allocator):
         self._recount()
 
     def _recount(self) -> None:
-        """Update the counters from the pools."""
+        """Update the counts from the pools."""
         used = states = cached = 0
         for pool, size in self._pools:
             used += pool.in_use * size
@@ -443,7 +440,7 @@ class Grouped(Allocator):
         self.shared_tokens = self._entries - (used - states)
 
     def _events_of(self, group: GroupSpec) -> Iterator[tuple[int, int]]:
-        """When a table of the group may change, as (period in tokens, residue)."""
+        """When a table of the group may change, as (period in tokens, remainder)."""
         size, settled = group.block_size, 1 + self.late
         yield size, 1 % size
         if self.caches:
@@ -466,7 +463,7 @@ class Grouped(Allocator):
         return self.cache.tables(seq)
 
     def owned_pages(self) -> dict[tuple[int, int], tuple[list[int], int, int, str]]:
-        """(pool, page) of each page in use: whose it is, its first token, slots of a token, its layers.
+        """For (pool, page) of each page in use: its owner, first token, slots per token and layers.
 
         A state counts as one token that fills its page.
         """
@@ -503,7 +500,7 @@ class Grouped(Allocator):
         yield from _empty(at, self.capacity_slots, parts)
 
     def _parts(self) -> Iterator[tuple[int, bool, str]]:
-        """(end, idle, layers) of the empty slots of each part: idle if inside a page that a kind began."""
+        """(end, idle, layers) of the empty slots of each part; idle: inside a large page begun by a kind."""
         end = 0
         for name, slots in self.pools:
             end += slots
@@ -515,7 +512,7 @@ class Grouped(Allocator):
 
 
 def _empty(start: int, end: int, parts: list[tuple[int, bool, str]]) -> Iterator[Region]:
-    """Unowned slots between two pages, part by part."""
+    """Slots without an owner between two pages, part by part."""
     at = bisect_right(parts, start, key=itemgetter(0))
     while start < end:
         upto, idle, layers = parts[at]

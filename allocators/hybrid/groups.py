@@ -70,7 +70,7 @@ class Hybrid(Grouped):
         return self.page_slots
 
     def free_queue(self) -> tuple[int, ...]:
-        """The free pages in the order in which they will be allocated; numbered from 1."""
+        """The free pages in allocation order, numbered from 1."""
         return tuple(self.pool.queue())
 
     def regions(self) -> Iterator[Region]:

@@ -3,9 +3,9 @@
     jenga   | f f f | w w w w w | f f . |       |  one arena of large pages, cut into pages of one kind
     split   | f f f f f . . . . | w w w w . . . |  a share per kind, fixed at the start
 
-A kind is all layers that keep the same part of a sequence: every token, a window, a chunk, a state. Its page
-holds a block of tokens in all of them, or one state, so nothing is padded and blocks are as short as the
-kernels allow. A slot is a grain of bytes that divides a token of every kind and every state:
+A kind consists of all layers that keep the same part of a sequence: every token, a window, a chunk, a state.
+Its page holds a block of tokens in all its layers, or one state. So nothing is padded, and blocks are as
+short as the kernels allow. A slot is a grain of bytes that divides a token of every kind and every state:
 
     waste of a sequence = less than a block of each kind
     jenga               + free pages in large pages that another page of the same kind keeps (*idle*)
@@ -63,7 +63,7 @@ class OfKinds(Grouped):
     family = "layers"
     own_page_sizes = True
     of_one_kind: ClassVar[type[Uncached]] = Uncached
-    """The class to use if all layers are alike and no prefixes are kept."""
+    """The class to use if all layers are alike and prefixes are not kept."""
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
@@ -85,7 +85,6 @@ class OfKinds(Grouped):
 
     @staticmethod
     def _memory_of(capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
-        """The pools."""
         raise NotImplementedError
 
     def _recount(self) -> None:
@@ -95,7 +94,7 @@ class OfKinds(Grouped):
 
 
 class Jenga(OfKinds):
-    """Large pages of the least common multiple, cut into small pages of one kind."""
+    """Large pages of the least common multiple of all small pages, cut into small pages of one kind."""
 
     idea = "large pages, each cut into pages of one kind of layer"
     wastes = "less than a block of each kind; idle pages in large ones"
@@ -111,7 +110,7 @@ class Jenga(OfKinds):
 
 
 class JengaPacked(OfKinds):
-    """Like `Jenga`, but requests share large pages before they begin new ones."""
+    """Like `Jenga`, but requests share large pages before they start new ones."""
 
     idea = "as jenga; requests share large pages before they begin new ones"
     wastes = Jenga.wastes
@@ -153,7 +152,7 @@ class Split(OfKinds):
 
 
 def shares(capacity_slots: int, layers: Layers, sizes: list[int]) -> list[int]:
-    """Pages of each kind's pool: tokens split as SGLang does by default, and the states' share."""
+    """Pages of each kind's pool, by SGLang's default shares of windows and states."""
     kinds = [group.kind for group in layers.groups]
     states = sum(size for kind, size in zip(kinds, sizes, strict=True) if kind == "state")
     tenths = [0 if kind == "state" else 10 if kind == "full" else LOCAL_TENTHS for kind in kinds]

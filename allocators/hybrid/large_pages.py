@@ -39,12 +39,12 @@ Small = tuple[int, int]
 
 IDLE, HELD, CACHED = 0, 1, 2
 MOST_TIMES = 4096
-"""Most of the largest small pages that a large page may hold; coprime sizes would make it huge."""
+"""A large page holds at most this many of the largest small pages: coprime sizes would make it huge."""
 
 
 @dataclass(frozen=True)
 class ByteLedger:
-    """Every byte of the arena is exactly one of these; they sum to the capacity.
+    """The bytes of the arena by use; they sum to the capacity.
 
     held : in pages of requests; cached : in pages kept for their text; idle : in free small pages of large
     pages in use; free : in free large pages; remainder : at the end, less than a large page.
@@ -63,14 +63,14 @@ class ByteLedger:
 
 
 class Large:
-    """A large page in use: its kind, the request that began it, and the state of each small page."""
+    """A large page in use: its kind, the request that began it, the state of each small page."""
 
     __slots__ = ("cached", "held", "idle", "kind", "owner", "since", "states", "used")
 
     def __init__(self, kind: int, owner: int, count: int) -> None:
         self.kind, self.owner = kind, owner
         self.held = self.cached = 0
-        self.since = 0  # changes of `held` between 0 and more: entries of the heap with another one are stale
+        self.since = 0  # times that `held` left or reached 0: heap entries with another number are stale
         self.idle = list(range(count - 1, -1, -1))
         self.states = bytearray(count)
         self.used = [(0, 0)] * count
@@ -82,13 +82,13 @@ class LargePages:
     Parameters
     ----------
     capacity_bytes : int
-        Or in another unit, if the pages are in it too.
+        Any unit will do, if `page_bytes` has it too.
     page_bytes : sequence of int
         Bytes of a small page of each kind.
     on_evict : callable or None
         Called with (kind, small page) for each cached page that is evicted.
     packs : bool
-        Whether 4 comes before 2.
+        Whether rule 4 above comes before rule 2.
 
     Attributes
     ----------
@@ -131,8 +131,8 @@ class LargePages:
         self._planned = [0] * len(self.each)
         self._free = list(range(self.count - 1, -1, -1))
         self._pages: dict[int, Large] = {}
-        self._begun: dict[tuple[int, int], dict[int, None]] = {}  # by (kind, owner): holding, with room
-        self._open: list[dict[int, None]] = [{} for _ in self.each]  # the same by kind
+        self._begun: dict[tuple[int, int], dict[int, None]] = {}  # by (kind, owner): those in use with room
+        self._open: list[dict[int, None]] = [{} for _ in self.each]  # by kind: the same
         self._oldest: list[tuple[tuple[int, int], int, int]] = []  # whole pages: last use, page, since
         self._old: list[list[tuple[tuple[int, int], int, int]]] = [[] for _ in self.each]  # cached, by kind
         self._clock = 0
@@ -145,7 +145,7 @@ class LargePages:
     # -- what fits -----------------------------------------------------------------------------------
 
     def room(self, wanted: Sequence[int], hits: Sequence[Sequence[Small]]) -> bool:
-        """Whether there is room for `wanted` small pages of each kind besides the cached ones hit."""
+        """Whether there is room for `wanted` small pages of each kind, besides cached ones that are hit."""
         free, partly = self.free + self.whole, list(self.partly)
         for kind, pages in enumerate(hits):
             for large, count in Counter(large for large, _ in pages).items():
@@ -157,23 +157,23 @@ class LargePages:
         return sum(self._large_for(wanted, partly)) <= free
 
     def plan(self, wanted: Sequence[int]) -> None:
-        """The next calls of `take` are for `wanted` small pages of each kind, for which there is room."""
+        """Announce the next calls of `take`: `wanted` small pages of each kind, for which there is room."""
         self._planned = list(wanted)
 
     def _large_for(self, wanted: Sequence[int], partly: Sequence[int]) -> list[int]:
-        """Large pages that each kind must begin for `wanted` small ones."""
+        """Large pages that each kind must begin to get `wanted` small ones."""
         return [
             -(-max(0, count - there) // each)
             for count, there, each in zip(wanted, partly, self.each, strict=True)
         ]
 
     def _may_begin(self, kind: int) -> bool:
-        """Whether a large page is left once each kind has those that the plan needs."""
+        """Whether one more large page can be begun without taking those that other kinds of the plan need."""
         needed = self._large_for(self._planned, self.partly)
         return needed[kind] > 0 or sum(needed) < self.free + self.whole
 
     def ledger(self) -> ByteLedger:
-        """What every byte of the arena holds."""
+        """Count every byte of the arena by use."""
         held = sum(count * size for count, size in zip(self.holding, self.page_bytes, strict=True))
         cached = sum(count * size for count, size in zip(self.kept, self.page_bytes, strict=True))
         free = self.free * self.large_bytes
@@ -187,7 +187,7 @@ class LargePages:
     # -- taking and releasing -------------------------------------------------------------------------
 
     def take(self, kind: int, request: int) -> Small | None:
-        """Allocate a small page, or return None; evicted cached pages are counted."""
+        """Allocate a small page, evicting if necessary; None if there is none."""
         found = self._of_request(kind, request)
         if found is None and self._packs:
             found = self._of_others(kind)
@@ -202,11 +202,11 @@ class LargePages:
         return found
 
     def use(self, page: Small, prefix: int = 0) -> None:
-        """A step that is computed now uses the page's tokens; `prefix`: tokens up to its end."""
+        """The current step uses the page's tokens; `prefix`: tokens up to its end."""
         self._pages[page[0]].used[page[1]] = (self._clock, -prefix)
 
     def tick(self) -> None:
-        """Advance the clock: uses from now on are later than those before."""
+        """Advance the clock: later uses count as more recent."""
         self._clock += 1
 
     def release(self, page: Small, keep: bool = False) -> None:
@@ -261,7 +261,7 @@ class LargePages:
             self._opened(large, in_use)
         return True
 
-    # -- where from ----------------------------------------------------------------------------------
+    # -- where a page comes from ---------------------------------------------------------------------
 
     def _of_request(self, kind: int, request: int) -> Small | None:
         begun = self._begun.get((kind, request))
@@ -272,7 +272,7 @@ class LargePages:
         return self._hold(next(iter(some))) if some else None
 
     def _begin(self, kind: int, request: int) -> Small | None:
-        """The first small page of a large one that is free, or has only cached and free small pages."""
+        """The first small page of a large one that is free, or holds only cached and free small pages."""
         if not self._free:
             self._evict_whole()
         if not self._free:
@@ -284,7 +284,7 @@ class LargePages:
         return self._hold(large)
 
     def _evict_whole(self) -> None:
-        """Evict the least recently used large page with nothing held, if there is one."""
+        """Evict the least recently used large page in which nothing is held; False if there is none."""
         while self._oldest:
             _, large, since = heappop(self._oldest)
             in_use = self._pages.get(large)
@@ -298,7 +298,7 @@ class LargePages:
             return
 
     def _evict_small(self, kind: int) -> Small | None:
-        """Evict the least recently used cached small page in a large page that also holds something."""
+        """Evict the least recently used cached small page in a large page where something is held."""
         later, found = [], None
         while self._old[kind] and found is None:
             used, large, place = entry = heappop(self._old[kind])
@@ -346,12 +346,12 @@ class LargePages:
             self._on_evict(in_use.kind, page)
 
     def _opened(self, large: int, in_use: Large) -> None:
-        """A large page that holds something has a free small page."""
+        """A large page that holds something now has a free small page."""
         self._begun.setdefault((in_use.kind, in_use.owner), {})[large] = None
         self._open[in_use.kind][large] = None
 
     def _closed(self, large: int, in_use: Large) -> None:
-        """It no longer has one, or holds nothing."""
+        """It no longer has one, or no longer holds anything."""
         self._open[in_use.kind].pop(large, None)
         place = in_use.kind, in_use.owner
         begun = self._begun.get(place)

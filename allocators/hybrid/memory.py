@@ -1,4 +1,4 @@
-"""Where groups get their pages from, their addresses, and whether there is room.
+"""The pools from which groups get pages: addresses, and whether there is room.
 
 one pool      |f|w|w|f|s|w| |f| | |          pages of equal bytes, any group takes any
 split         |f|f|f| | | |w|w| |s| |        each group has a share of its own, regardless of demand
@@ -32,7 +32,7 @@ class Memory:
         self.used_by, self.kept_by = pools[0].used_by, pools[0].kept_by
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
-        """Whether each group can have this many blocks, including the free ones that it hits.
+        """Whether each group can get this many blocks, including the free ones that it hits.
 
         Parameters
         ----------
@@ -46,7 +46,7 @@ class Memory:
         raise NotImplementedError
 
     def fits(self, needed: Sequence[int]) -> bool:
-        """Whether empty pools would have room for this."""
+        """Whether empty pools would have room."""
         raise NotImplementedError
 
     def place(self, group: int, page: int) -> int:
@@ -54,23 +54,23 @@ class Memory:
         raise NotImplementedError
 
     def apart(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """(name, slots) of each group's own part of the arena, by address; none if they share it."""
+        """(name, slots) of each group's own part of the arena, by address; none if all groups share it."""
         return ()
 
     def tick(self) -> None:
-        """Another call begins: what it releases counts as used later than earlier releases."""
+        """Start another call: its releases count as more recent than earlier ones."""
 
     def begun(self) -> Sequence[tuple[int, int]]:
-        """(first slot, slots) of parts that only one group can use, by address; idle where they are empty."""
+        """(first slot, slots) of parts reserved for one group, by address; their empty slots are idle."""
         return ()
 
     @property
     def begun_slots(self) -> int:
-        """Slots of all these parts."""
+        """Slots of these parts."""
         return 0
 
     def begun_by(self, group: int) -> int:
-        """Slots of the parts of a group."""
+        """Slots of these parts, for one group."""
         return 0
 
 
@@ -82,11 +82,10 @@ class OnePool(Memory):
         super().__init__([self.pool] * groups, [page_slots] * groups, blocks * page_slots)
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
-        """Whether the pool has the sum free."""
+        """Whether the pool has as many free blocks as all groups need together."""
         return sum(needed) + spare <= self.pool.free
 
     def fits(self, needed: Sequence[int]) -> bool:
-        """Whether the pool has this many blocks in total."""
         return sum(needed) <= self.pool.blocks
 
     def place(self, group: int, page: int) -> int:
@@ -94,7 +93,7 @@ class OnePool(Memory):
 
 
 class SplitPools(Memory):
-    """Each group has a pool of `blocks` of its own."""
+    """A separate pool of `blocks` blocks for each group."""
 
     def __init__(self, blocks: Sequence[int], sizes: Sequence[int], caching: bool) -> None:
         slots = [count * size for count, size in zip(blocks, sizes, strict=True)]
@@ -103,14 +102,12 @@ class SplitPools(Memory):
         super().__init__([BlockPool(count, caching, *counts) for count in blocks], sizes, sum(slots))
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
-        """Whether each pool has the blocks of its group."""
         return all(
             max(count, pool.evictable(found)) + spare <= pool.free
             for count, found, pool in zip(needed, hits, self.pools, strict=True)
         )
 
     def fits(self, needed: Sequence[int]) -> bool:
-        """Whether each pool has this many blocks in total."""
         return all(count <= pool.blocks for count, pool in zip(needed, self.pools, strict=True))
 
     def place(self, group: int, page: int) -> int:
@@ -123,7 +120,7 @@ class SplitPools(Memory):
 class SmallPages(Blocks):
     """The small pages of one kind: block = large page * small pages in one + place + 1.
 
-    A release tells the length of the text that ends in the page, so that of pages last used together the ends
+    A release passes the length of the text that ends in the page. So, of pages last used together, the ends
     of prefixes are evicted first, for all kinds.
     """
 
@@ -164,7 +161,7 @@ class SmallPages(Blocks):
         self.free += len(unknown) + len(known)
 
     def was_evicted(self, page: Small) -> None:
-        """The arena gives up a cached page."""
+        """Called by the arena when it evicts a cached page."""
         self.forget(self.block(page))
 
 
@@ -174,7 +171,7 @@ class LargePageMemory(Memory):
     Parameters
     ----------
     capacity, page_sizes : int, sequence of int
-        In the same unit; a remainder that does not fill a large page is left out.
+        Both in the same unit; a remainder below one large page is left out.
     caching : bool
         Whether prefixes are kept.
     packs : bool
@@ -197,7 +194,7 @@ class LargePageMemory(Memory):
         self.kinds[kind].was_evicted(page)
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
-        """Whether all kinds find their pages in some order; the arena then follows such an order."""
+        """Whether all kinds can get their pages in some order; the arena then follows such an order."""
         woken = [
             [pool.page(block) for block in found if block and pool.references[block] == 0]
             for pool, found in zip(self.kinds, hits, strict=True)
@@ -214,7 +211,7 @@ class LargePageMemory(Memory):
         return sum(large) <= self.arena.count
 
     def tick(self) -> None:
-        """What is released from now on counts as used later."""
+        """Advance the clock: later releases count as more recent."""
         self.arena.tick()
 
     def place(self, group: int, page: int) -> int:

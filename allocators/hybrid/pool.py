@@ -1,4 +1,4 @@
-"""The blocks that groups allocate: their references, the text that a free block still holds, the free queue.
+"""The blocks that groups allocate: references, the texts that free blocks still hold, and the free queue.
 
     take from here > |7|3|12| ... |5|9|4| < cached blocks are returned here, the end of a text first
                      ^ blocks that hold no known text are returned here, so they are reused first
@@ -13,20 +13,20 @@ The free queue is a linked ring through the null block: any block leaves it in c
 from collections.abc import Hashable, Iterable, Sequence
 
 Key = tuple[Hashable, int]
-"""The text up to a block's end, and the group."""
+"""Identifies the text up to the end of a block, and the group."""
 
 NULL = 0
 
 
 class Blocks:
-    """Blocks 1 to `blocks`, their references and texts. A subclass decides which one is taken next.
+    """Blocks 1 to `blocks`, with their references and texts. A subclass chooses the free block to take.
 
     Attributes
     ----------
     free : int
         Blocks without references.
     cached : int
-        Free blocks that hold a text that other sequences may have too.
+        Free blocks whose text other sequences may have too.
     used_by, kept_by : list of int
         Blocks in use and cached blocks, by group; pools may share these lists.
     """
@@ -49,24 +49,24 @@ class Blocks:
         self._holding: dict[Key, dict[int, None]] = {}
         self._more: dict[int, list[Key]] = {}
 
-    # -- what a subclass decides ---------------------------------------------------------------------
+    # -- decided by a subclass -----------------------------------------------------------------------
 
     def _choose(self, owner: int) -> int:
-        """Take a free block, which must exist; it is no longer free when this returns."""
+        """Choose a free block, of which there is at least one, and make it no longer free."""
         raise NotImplementedError
 
     def cached_pages(self) -> list[int]:
-        """The free blocks that hold a text that other sequences may have too."""
+        """The free blocks whose text other sequences may have too."""
         if not self.cached:
             return []
         return [block for block in range(1, self.blocks + 1) if self.is_cached(block)]
 
     def _unlink(self, block: int) -> None:
-        """A free block is hit: take it out of the free ones."""
+        """Take a free block that is hit out of the free queue."""
         raise NotImplementedError
 
     def _set_free(self, unknown: Sequence[int], known: Sequence[int]) -> None:
-        """Make blocks free: `unknown` ones hold no known text and are reused first, `known` ones hold one."""
+        """Free blocks: `unknown` ones hold no known text and are reused first, `known` ones hold one."""
         raise NotImplementedError
 
     # -- blocks --------------------------------------------------------------------------------------
@@ -78,11 +78,11 @@ class Blocks:
 
     @property
     def entries(self) -> int:
-        """Distinct texts that blocks hold."""
+        """The number of different texts that blocks hold."""
         return len(self._holding)
 
     def take(self, count: int, group: int = 0, owner: int = 0) -> list[int]:
-        """Take free blocks for a group of a sequence, each with one reference; their texts are forgotten."""
+        """Take free blocks for a group of a sequence, with one reference each; forgets their old texts."""
         if count > self.free:
             raise RuntimeError(f"{count} blocks are wanted and {self.free} are free")
         found = []
@@ -106,7 +106,7 @@ class Blocks:
             self.references[block] += 1
 
     def give(self, blocks: Iterable[int]) -> None:
-        """Drop a reference to each block; those without one are free, the first of them reused first."""
+        """Drop a reference to each block; those left without one become free, the first reused first."""
         unknown: list[int] = []
         known: list[int] = []
         for block in blocks:
@@ -121,22 +121,22 @@ class Blocks:
         self._set_free(unknown, known)
 
     def evictable(self, blocks: Iterable[int]) -> int:
-        """How many of these blocks are free, so that a hit would take them from the queue."""
+        """How many of these blocks are free: a hit would take them out of the queue."""
         return sum(block != NULL and self.references[block] == 0 for block in blocks)
 
     def remember(self, block: int, key: Key, tokens: int) -> None:
-        """The block now holds this text, `tokens` long, and nothing else."""
+        """Record that the block holds this text, `tokens` long, and no other."""
         self.forget(block)
         self._insert(block, key, tokens)
 
     def remember_part(self, block: int, key: Key, tokens: int) -> None:
-        """The block also holds a text that ends inside it; this replaces a shorter one."""
+        """Record that the block also holds a text that ends inside it; replaces a shorter one."""
         if self.keys[block] not in (None, key) and self.key_tokens[block] < tokens:
             self.forget(block)
         self._insert(block, key, tokens)
 
     def move_keys(self, source: int, target: int) -> None:
-        """What `source` held is now in `target`; a look-up that came first still does."""
+        """Move the texts of `source` to `target`; a block found earlier for a text is still the one found."""
         keys, tokens = [self.keys[source], *self._more.get(source, ())], self.key_tokens[source]
         self.forget(source)
         for key in keys:
@@ -154,7 +154,7 @@ class Blocks:
             self._more.setdefault(block, []).append(key)
 
     def forget(self, block: int) -> None:
-        """Forget the block's texts, so that none can be hit."""
+        """Forget the block's texts, so that look-ups no longer find it."""
         key = self.keys[block]
         if key is None:
             return
@@ -167,7 +167,7 @@ class Blocks:
         self.keys[block] = None
 
     def find(self, text: Hashable, groups: Sequence[int]) -> list[int] | None:
-        """A block of each of these groups that holds the text; None unless all have one."""
+        """The block of each of these groups that holds the text; None unless all have one."""
         found = []
         for group in groups:
             holding = self._holding.get((text, group))
@@ -177,12 +177,12 @@ class Blocks:
         return found
 
     def is_cached(self, block: int) -> bool:
-        """Whether a block is free and holds a text that others may have too: its key is a number."""
+        """Whether a block is free and its text may be shared: the key is then a number."""
         key = self.keys[block]
         return self.references[block] == 0 and key is not None and isinstance(key[0], int)
 
     def _count(self, block: int, more: int) -> None:
-        """Count one more block, or one less, if it is cached."""
+        """Add or subtract a block in the counts, if it is cached."""
         key = self.keys[block]
         if key is not None and isinstance(key[0], int) and self.references[block] == 0:
             self.cached += more
@@ -200,7 +200,7 @@ class BlockPool(Blocks):
         self._before = [blocks, *range(blocks)]
 
     def queue(self) -> list[int]:
-        """The free blocks in the order in which they will be taken."""
+        """The free blocks in allocation order."""
         found, block = [], self._after[NULL]
         while block != NULL:
             found.append(block)

@@ -1,4 +1,4 @@
-"""A group of layers as its tables know it: its kind, its block size, how far back a token sees.
+"""What the tables of a group of layers need to know: its kind, its block size, how far back a token sees.
 
 full      every token is kept          window   a token sees the last `reach` tokens
 chunk     a token sees its own chunk of `reach` tokens
@@ -38,7 +38,7 @@ class GroupSpec:
 
 
 def specs(layers: Layers) -> list[GroupSpec]:
-    """The groups as their tables know them."""
+    """The specification of each group."""
     return [
         GroupSpec(
             kind=group.kind,

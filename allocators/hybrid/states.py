@@ -24,7 +24,7 @@ from kvsim.allocators.hybrid.tables import GroupTables, Text
 
 
 def last_boundary(tokens: int, block_size: int) -> int:
-    """The last block end that leaves a token to compute."""
+    """The last block end that leaves at least one token to compute."""
     return max((tokens - 1) // block_size * block_size, 0)
 
 
@@ -51,17 +51,17 @@ def aligned_piece(
     grid: int | None,
     most_tokens: int,
 ) -> int:
-    """How many tokens of a piece of a prompt to compute, so that the piece ends where a state can be kept.
+    """How many tokens of a prompt to compute, so that the chunk ends where a state can be kept.
 
     Parameters
     ----------
     text : Text
     start, tokens : int
-        Start of the piece, and the tokens that the budget allows.
+        Start of the chunk, and the tokens that the budget allows.
     block_size, hash_size : int
         `hash_size` is smaller if hits may end inside a block.
     grid : int or None
-        Where a kernel can save states inside a piece; None: nowhere.
+        Kernels can save states inside a chunk at multiples of this; None: nowhere.
     most_tokens : int
         The token budget of a whole step.
     """
@@ -150,7 +150,7 @@ class StateTables(GroupTables):
         self, text: Text, tokens: int, hits: Sequence[int], computed: int, *, whole: bool = False
     ) -> int:
         if hits and self.pool.keys[hits[-1]] in self.fresh:
-            return self.pool.blocks + 2  # not before the next step
+            return self.pool.blocks + 2  # more than there are: it must wait a step
         table = self.tables.get(text.sequence, [])
         fresh = -(-tokens // self.block_size) - len(hits) - len(table)
         inside = self._checkpoint(text, tokens, computed)
@@ -170,7 +170,7 @@ class StateTables(GroupTables):
         self._checkpoints.pop(sequence, None)
 
     def _checkpoint(self, text: Text, end: int, start: int) -> int:
-        """Where inside this piece the kernel saves a state; 0 if it does not."""
+        """Where inside this chunk the kernel saves a state; 0: nowhere."""
         if self.checkpoint_grid is None:
             return 0
         place = last_boundary(end, self.align_tokens)
@@ -248,7 +248,7 @@ class StateTables(GroupTables):
                 self.fresh.add(key)
 
     def _remember_checkpoint(self, text: Text, retention: int | None) -> None:
-        """Give the state saved inside the piece a key if a sequence can resume there; else forget it."""
+        """Give the state saved inside the chunk a key, if a sequence can resume there; else forget it."""
         place, column = self._checkpoints[text.sequence]
         block = self.tables[text.sequence][column]
         of_prompt = place == last_boundary(text.prompt_tokens, self.align_tokens)
@@ -264,7 +264,7 @@ class StateTables(GroupTables):
             self.fresh.add((key, self.group))
 
     def _remember_tail(self, text: Text, tokens: int) -> None:
-        """Keep the state at the last place in the prompt where it can be resumed, if a piece ended there."""
+        """Keep the state at the last place where the prompt can be resumed, if a chunk ended there."""
         if tokens <= 0 or tokens != last_boundary(text.prompt_tokens, self.hash_size):
             return
         table, place = self.tables[text.sequence], -(-tokens // self.block_size) - 1
@@ -287,5 +287,5 @@ class StateTables(GroupTables):
         super().release(sequence)
 
     def new_step(self) -> None:
-        """What the last step computed can be hit now."""
+        """Start a step: what the last step computed can now be hit."""
         self.fresh.clear()

@@ -9,9 +9,9 @@ from the right, for as many hit blocks in a row as the window reaches back; chun
 chunk. If hits may end inside a block (`match_tokens`), the last block of a hit belongs to another sequence
 and is still being written: the sequence gets its own copy when it is placed.
 
-In a window not every full block is worth keeping: `retention` says which ends of texts are kept. None: all
-where a hit could end; 0: only where the same prompt could be resumed, and where two prompts were seen to
-diverge; more: also one per `retention` tokens.
+With windows, not every full block is worth keeping: `retention` says which ends of texts are kept. None: all
+places where a hit could end; 0: only where the same prompt could resume, and where two prompts have diverged;
+more: also one place per `retention` tokens.
 """
 
 from collections.abc import Hashable, Sequence
@@ -22,7 +22,7 @@ from kvsim.allocators.hybrid.pool import NULL, Blocks
 
 @dataclass
 class Text:
-    """A sequence as the cache knows it.
+    """What the cache knows about a sequence.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Text:
 
 
 class GroupTables:
-    """Full attention; the base of all groups."""
+    """Full attention, and the base class of all groups."""
 
     def __init__(self, pool: Blocks, group: int, block_size: int, hash_size: int) -> None:
         self.pool, self.group, self.block_size = pool, group, block_size
@@ -60,7 +60,7 @@ class GroupTables:
     # -- what is kept --------------------------------------------------------------------------------
 
     def unseen(self, computed: int) -> int:
-        """Tokens that no later token of a sequence with `computed` tokens will see."""
+        """Tokens that a sequence with `computed` tokens will never see again."""
         return 0
 
     def kept(self, first: int, last: int, retention: int | None, ends: Sequence[int]) -> list[bool] | None:
@@ -70,7 +70,7 @@ class GroupTables:
     # -- hits ----------------------------------------------------------------------------------------
 
     def key(self, text: Text, block: int) -> Hashable:
-        """The text up to the end of a block."""
+        """The key of the text up to the end of a block."""
         return text.keys[(block + 1) * self.keys_per_block - 1]
 
     def hit(self, text: Text, limit: int, groups: Sequence[int]) -> tuple[list[list[int]], int]:
@@ -106,9 +106,10 @@ class GroupTables:
     def needed(
         self, text: Text, tokens: int, hits: Sequence[int], computed: int, *, whole: bool = False
     ) -> int:
-        """Free blocks that placing `tokens` takes, including hit blocks in the free queue.
+        """Free blocks needed to place `tokens`, including hit blocks in the free queue.
 
-        `whole`: a check before admission, for all known tokens; a window counts what it can hold at once.
+        `whole`: check before admission, for all known tokens; a window counts the most that it can hold at
+        once.
         """
         required = -(-tokens // self.block_size)
         if whole and self.most_blocks is not None:
@@ -123,14 +124,14 @@ class GroupTables:
         return fresh + self.shares_tail(hits, computed) + self.pool.evictable(hits[max(0, skipped - have) :])
 
     def refused(self, sequence: int) -> None:
-        """Discard what `needed` prepared for a sequence: it is not placed."""
+        """Discard what `needed` prepared for a sequence that is not placed."""
 
     def shares_tail(self, hits: Sequence[int], computed: int) -> bool:
-        """Whether a hit ends inside its last block, which is then copied."""
+        """Whether a hit ends inside its last block, which must then be copied."""
         return bool(hits) and computed % self.block_size != 0
 
     def adopt(self, text: Text, hits: Sequence[int], computed: int) -> None:
-        """Start the table of a sequence with the blocks it hit; those it will not see are null."""
+        """Start the table of a sequence with the blocks it hit, null for those it will never see."""
         skipped = self.unseen(computed) // self.block_size
         hits = hits[skipped:]
         self.pool.touch(hits)
@@ -178,7 +179,7 @@ class GroupTables:
             self._remember_tail(text, tokens)
 
     def _remember_tail(self, text: Text, tokens: int) -> None:
-        """Keep the end of the prompt if it is inside a block: the same prompt can be resumed there."""
+        """Keep the end of a prompt that ends inside a block, so that the same prompt can resume there."""
         at = min((text.prompt_tokens - 1) // self.hash_size, len(text.keys))
         end, table = at * self.hash_size, self.tables[text.sequence]
         place = end // self.block_size
@@ -217,7 +218,7 @@ class WindowTables(GroupTables):
 
     @property
     def run(self) -> int:
-        """Consecutive blocks that a hit needs before its end."""
+        """Consecutive blocks that must be hit before the end of a hit."""
         return -(-(self.window - 1) // self.block_size)
 
     def unseen(self, computed: int) -> int:
@@ -241,7 +242,7 @@ class WindowTables(GroupTables):
                 end = block + row
                 break
         else:
-            end = row  # the whole beginning of the text is a hit, however short
+            end = row  # the hit starts at the first token: it may be shorter than a window
             while end * self.block_size % self.align_tokens:
                 end -= 1
         return [blocks[:end] for blocks in found], end * self.block_size

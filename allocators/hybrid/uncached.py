@@ -1,4 +1,4 @@
-"""Hybrid without prefixes: what the groups hold follows from the number of tokens of a sequence.
+"""Hybrid without prefixes: the number of tokens of a sequence determines what its groups hold.
 
     block 16, window 32, one full and one windowed group; a decoding sequence
 
@@ -91,7 +91,7 @@ class Uncached(Windowed):
         return super().slots_needed(tokens, bound) + self._states * self.block_size
 
     def peak_slots(self, tokens: int, bound: int) -> int:
-        """Every table whole, and the states; for a window or chunk, at most what it sees and is in flight."""
+        """Full tables whole, and the states; of a window or chunk, at most what is seen or in flight."""
         full, windowed, *_ = self.groups
         whole = -(-tokens // self.block_size)
         blocks = full * whole + windowed * min(whole, self._most_blocks) + self._states
@@ -142,7 +142,7 @@ class Uncached(Windowed):
     # -- growing ------------------------------------------------------------------------------
 
     def leaves_at(self, seq: int) -> int:
-        """As in `Windowed`; if decided late, a step frees what the chunk before the last one wrote."""
+        """As in `Windowed`; if steps are decided late, frees what the chunk before the last one wrote."""
         held = self._held[seq]
         written = self._written_before(held.behind + 1)
         if not self._late:
@@ -180,7 +180,7 @@ class Uncached(Windowed):
     # -- looking ------------------------------------------------------------------------------
 
     def _all_tables(self) -> list[Table]:
-        """As in `Windowed`, plus states, each of which one token fills."""
+        """As in `Windowed`, plus states, each of which counts as one token."""
         size, states = self.block_size, self._state_blocks
         name = layers_named("state")
         return super()._all_tables() + [
@@ -195,7 +195,7 @@ def is_one_kind(layers: Layers) -> bool:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OneKindOfLargePages(Uncached):
-    """Large pages of one small page each: the first page of an ended sequence is reused first."""
+    """Large pages of one small page each: the first page of a finished sequence is reused first."""
 
     idles: ClassVar[bool] = True
 

@@ -66,7 +66,7 @@ class CellCache:
         return [self.place(tokens, ubatch, slot) for ubatch, slot in zip(ubatches, slots, strict=True)]
 
     def prepare(self, tokens: list[Token], ubatches: list[Ubatch]) -> list[Slot] | None:
-        """Find cells for all ubatches, each as if the previous ones had been placed; None: no room.
+        """Find cells for all ubatches, each as if the previous ones were placed; None: no room.
 
         As in the original, tokens hidden by a window are already dropped here.
         """
@@ -84,7 +84,7 @@ class CellCache:
         return slots if len(slots) == len(ubatches) else None
 
     def find(self, rows: list[tuple[int, int]], contiguous: bool | None = None) -> Slot | None:
-        """Find cells for rows of (array, tokens); None if any row finds none."""
+        """Find cells for rows of (array, tokens); None if some row finds none."""
         in_a_row = self.contiguous if contiguous is None else contiguous
         found = []
         for stream, count in rows:
@@ -95,7 +95,7 @@ class CellCache:
         return Slot(tuple(stream for stream, _ in rows), tuple(found))
 
     def place(self, tokens: list[Token], ubatch: Ubatch, slot: Slot) -> Placed:
-        """Write a ubatch into cells; tokens before an overwritten one also leave their sequence."""
+        """Write a ubatch into cells; a sequence also loses the tokens before an overwritten one."""
         hidden: dict[int, int] = {}  # sequence -> last position overwritten
         places = iter(ubatch.places)
         for stream, row in zip(slot.streams, slot.cells, strict=True):
@@ -165,7 +165,7 @@ class CellCache:
         self.heads[there] = self.heads[here]
 
     def keep(self, seq: int) -> None:
-        """Remove all other sequences from the array of this one."""
+        """Remove all other sequences from this sequence's array."""
         stream = self.stream(seq)
         cells, freed = self.arrays[stream], []
         for cell in range(self.size):
@@ -188,7 +188,7 @@ class CellCache:
         self.heads[stream] = min(gone, default=0)
 
     def rotated(self) -> None:
-        """Note that the keys of all shifted cells were rotated."""
+        """Record that the keys of all shifted cells were rotated."""
         for cells in self.arrays:
             cells.rotated()
 
@@ -223,6 +223,6 @@ class CellCache:
         return None if runs is None else tuple(chain.from_iterable(runs))
 
     def _look_at(self, stream: int, freed: list[int]) -> None:
-        """Start the next search at the first freed cell, if that is before the head."""
+        """Move the search head back to the first freed cell."""
         if freed:
             self.heads[stream] = min(self.heads[stream], *freed)

@@ -203,7 +203,6 @@ class Cells:
         self.shifted = False
 
     def move(self, source: int, to: int) -> None:
-        """Move a token to an empty cell."""
         position, owners, shift = self.position[source], self.owners[source], self.shifts.get(source)
         seqs = tuple(owners)
         self.erase(source)

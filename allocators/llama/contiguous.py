@@ -76,7 +76,7 @@ class LlamaContiguous(HeldCells):
     def grow(self, seq: int, tokens: int) -> bool:
         row = self._rows[seq]
         missing = tokens - len(row)
-        if missing == 1 and self.free_slots:  # any empty cell serves: no further search needed
+        if missing == 1 and self.free_slots:  # any empty cell will do: no search needed
             empty, used = self._empty, self.used_slots
             cell = empty.find(1, search.begin(self._head, used, 1))
             if cell < 0:
@@ -104,7 +104,7 @@ class LlamaContiguous(HeldCells):
     # -- placing and moving -------------------------------------------------------------------
 
     def _place(self, seq: int, tokens: int) -> None:
-        """Write new tokens of a sequence, which fit, perhaps after a defragmentation."""
+        """Write new tokens of a sequence, which fit, if necessary after a defragmentation."""
         if not _room(self._empty, tokens):
             self._move()
         row = self._rows[seq]
@@ -137,7 +137,6 @@ class LlamaContiguous(HeldCells):
         return moves_of(self._empty, self.used_slots, self.most)
 
     def _move(self) -> None:
-        """Defragment."""
         for source, to, length in self._moves():
             for cells in (self._owner, self._token):
                 cells[to : to + length] = cells[source : source + length]

@@ -23,7 +23,7 @@ class Move(NamedTuple):
 
 
 def most_moves(nodes: int, layers: int) -> int:
-    """Moves that fit a graph of `nodes` nodes."""
+    """Moves that fit into a graph of `nodes` nodes."""
     return (nodes - 2 * layers) // (6 * layers)
 
 
@@ -49,7 +49,7 @@ def moves_of(empty: bytearray, used: int, most: int) -> list[Move]:
 
 
 def worth_moving(used: int, top: int, threshold: float, padding: int) -> bool:
-    """Whether the share of holes below `top` is above the threshold (0 or less: never), in 32-bit floats."""
+    """Whether the share of holes below `top` exceeds the threshold (0 or less: never), in 32-bit floats."""
     if threshold <= 0 or top < SMALLEST:
         return False
     holes = _single(1.0 - _single((used + padding) / top))
@@ -69,5 +69,5 @@ def _last(empty: bytearray, tail: int, count: int) -> list[range]:
 
 
 def _single(number: float) -> float:
-    """A number rounded to a 32-bit float."""
+    """Round to a 32-bit float."""
     return float(unpack("f", pack("f", number))[0])

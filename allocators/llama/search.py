@@ -1,4 +1,4 @@
-"""Where a search for empty cells begins, and the two searches: contiguous cells, or any.
+"""The two searches for empty cells, contiguous or any, and where they begin.
 
 head beyond `used + 2n`: begin at 0, hoping to fill empty cells there; else at the head
 from there to the end, then from 0: a run that begins before the head may extend beyond it
@@ -81,7 +81,7 @@ def longest(empty: bytearray) -> int:
 
 
 def places_in_rows(empty: bytearray, count: int) -> tuple[int, int]:
-    """How many rows of `count` cells fit, and the largest run left beside that many."""
+    """How many rows of `count` cells fit, and the longest run left beside them."""
     found = beside = 0
     for row in rows(empty, 1):
         more, rest = divmod(len(row), count)

@@ -42,7 +42,7 @@ class Budget(NamedTuple):
         return cls(percent=int(number)) if share else cls(tokens=int(number))
 
     def of(self, prompt: int) -> int:
-        """Budget in tokens for a prompt of `prompt` tokens; at least 2."""
+        """Tokens that a sequence with a prompt of `prompt` tokens may keep; at least 2."""
         return max(2, -(-prompt * self.percent // 100) if self.percent else self.tokens)
 
 
@@ -128,10 +128,10 @@ class Budgeted(Blocks):
 
     @abstractmethod
     def victims(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
-        """The `count` tokens to drop when it will have `tokens`; changes nothing."""
+        """The `count` tokens to drop when the sequence has `tokens`; changes nothing."""
 
     def drop(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
-        """Like `victims`, but record that they are dropped."""
+        """Like `victims`, but records that they are dropped."""
         return self.victims(seq, held, tokens, count)
 
     def can_admit(self, tokens: int, bound: int) -> bool:
@@ -201,7 +201,7 @@ class Budgeted(Blocks):
     # -- blocks -------------------------------------------------------------------------------
 
     def _drop(self, held: Holding, victims: list[int]) -> None:
-        """Drop tokens and free the blocks left without any."""
+        """Drop tokens, and free the blocks that become empty."""
         size, dead, count = self.block_size, held.dead, len(victims)
         held.holes += count
         held.expired += count
@@ -223,7 +223,7 @@ class Budgeted(Blocks):
             self.used_slots += missing * self.block_size
 
     def _plan(self, held: Holding, tokens: int) -> None:
-        """Set where a sequence of `tokens` must grow next: for a block, or to drop tokens."""
+        """Set the token count at which a sequence must grow next: for a block, or to drop tokens."""
         room = held.budget + held.expired
         held.capacity = max(tokens, min(len(held.blocks) * self.block_size, room))
 

@@ -65,7 +65,7 @@ def _drawn(seq: int, number: int, count: int, older: list[int]) -> list[int]:
 
 
 def lot(seq: int, number: int) -> int:
-    """A pseudo-random number: splitmix64 of a sequence's draw `number`."""
+    """A pseudo-random number for draw `number` of a sequence: splitmix64."""
     mixed = (seq * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03 + 0x9E3779B97F4A7C15) & MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK

@@ -3,7 +3,7 @@
     segment   |==== block ====|.... free ....|== block ==|     neighbours are linked: prev, next
     pool      small (blocks up to 1 MiB), large; the free blocks of a stream in order of (bytes, address)
 
-A free block never has a free neighbour with the same mapped state: they are merged immediately.
+Free neighbours that are both mapped or both unmapped are merged immediately.
 """
 
 from bisect import bisect_left, insort
@@ -29,7 +29,7 @@ class Block:
     requested : int
         Bytes that its last owner requested.
     born : int
-        Searches of its pool until it became free: its age counts from there.
+        Searches of its pool until it became free: its age counts from then on.
     mapped : bool
         Whether the card has memory behind it; always, except in an expandable segment.
     range : Range or None
@@ -76,7 +76,7 @@ class Block:
             after.prev = self
 
     def absorb(self, other: "Block | None") -> int:
-        """Merge a neighbour into this one, if free and mapped like this one; returns its bytes, else 0."""
+        """Merge a neighbour into this block, if free and mapped alike; returns its bytes, else 0."""
         if other is None or other.allocated or other.mapped != self.mapped:
             return 0
         self.pool.remove(other)
@@ -94,7 +94,7 @@ class Block:
 
 
 class Journal:
-    """State of blocks when first touched, for blocks outside expandable segments."""
+    """The state of blocks when first touched, except blocks of expandable segments."""
 
     def __init__(self) -> None:
         self._seen: dict[Block, tuple[int, int, int, int, bool, Block | None, Block | None]] = {}
@@ -108,7 +108,6 @@ class Journal:
                 seen[block] = *numbers, block.allocated, block.prev, block.next
 
     def restore(self) -> None:
-        """Restore the recorded state."""
         for block, was in self._seen.items():
             block.addr, block.size, block.requested, block.born = was[:4]
             block.allocated, block.prev, block.next = was[4:]
@@ -151,7 +150,7 @@ class Pool:
         return self._free.setdefault(stream, [])
 
     def free(self) -> list[Block]:
-        """All free blocks: by stream, bytes and address."""
+        """All free blocks, by stream, bytes and address."""
         return [block for stream in sorted(self._free) for _, _, block in self._free[stream]]
 
     def unmapped_of(self, stream: int) -> Iterator[Block]:
@@ -159,9 +158,8 @@ class Pool:
         return (block for _, block in self._unmapped.get(stream, []))
 
     def saved(self) -> tuple[int, dict[int, list[tuple[int, int, Block]]]]:
-        """State for `restore`, without unmapped blocks."""
+        """The state for `restore`, without unmapped blocks."""
         return self.searches, {stream: blocks.copy() for stream, blocks in self._free.items()}
 
     def restore(self, saved: tuple[int, dict[int, list[tuple[int, int, Block]]]]) -> None:
-        """Restore the saved state."""
         self.searches, self._free = saved

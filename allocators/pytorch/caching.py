@@ -133,7 +133,7 @@ class CachingAllocator:
         if place == len(free):
             return None
         block = free[place][2]
-        if block.range is not None:  # an expandable one counts with the size it may reach
+        if block.range is not None:  # an expandable segment counts with the size it may reach
             while place + 1 < len(free) and _may_become(free[place + 1][2]) < _may_become(block):
                 place += 1
                 block = free[place][2]
@@ -144,7 +144,7 @@ class CachingAllocator:
         return block
 
     def _from_card(self, pool: Pool, stream: int, size: int) -> Block | None:
-        """A new segment, or growth of an expandable one: directly, or after freeing others."""
+        """Allocate a new segment, or grow an expandable one: directly, or after freeing others."""
         if self._ages:
             self._collect()
         block = self._segment(pool, stream, size)
@@ -171,7 +171,7 @@ class CachingAllocator:
         return Block(pool, stream, address, wanted)
 
     def _allocate(self, block: Block, size: int, requested: int) -> Block:
-        """Split the excess off a block that is in no pool, and allocate the rest."""
+        """Split the excess off a block that is not in a pool, and allocate the rest."""
         counters, pool = self.counters, block.pool
         if self.journal is not None:
             self.journal.touch(block, block.prev)
@@ -210,7 +210,7 @@ class CachingAllocator:
         self.counters.device_frees += 1
 
     def _give_oversize_back(self, pool: Pool, stream: int, size: int) -> bool:
-        """Free the smallest oversize segment that makes room for `size`, else several, largest first."""
+        """Free the smallest oversize segment that makes room for `size`, or else several, largest first."""
         limit = self.settings.max_split_bytes
         if limit == NO_LIMIT or self.settings.expandable:
             return False

@@ -76,7 +76,7 @@ class Card:
         self._ranges.give_back(address)
 
     def create(self, pages: int, page_bytes: int) -> bool:
-        """Create and map physical pages for a virtual range; False, and none, if the card has too few."""
+        """Create and map physical pages for a virtual range; False, mapping none, if the card has too few."""
         possible = min(pages, (self.total_bytes - self.used_bytes) // page_bytes)
         self.creates += possible
         if possible < pages:
@@ -93,9 +93,8 @@ class Card:
         self.used_bytes -= pages * page_bytes
 
     def saved(self) -> tuple[int, int, int, list[tuple[int, int]]]:
-        """State for `restore`, without virtual ranges."""
+        """The state for `restore`, without virtual ranges."""
         return self.used_bytes, self.mallocs, self.frees, self._segments.allocated.copy()
 
     def restore(self, saved: tuple[int, int, int, list[tuple[int, int]]]) -> None:
-        """Restore the saved state."""
         self.used_bytes, self.mallocs, self.frees, self._segments.allocated = saved

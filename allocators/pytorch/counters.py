@@ -73,12 +73,10 @@ class Counters:
         }
 
     def saved(self) -> list[int]:
-        """State for `restore`."""
         numbers = [self.retries, self.ooms, self.syncs, self.device_allocs, self.device_frees]
         return [*numbers, *(number for counter in self._each() for number in counter)]
 
     def restore(self, saved: list[int]) -> None:
-        """Restore the saved state."""
         self.retries, self.ooms, self.syncs, self.device_allocs, self.device_frees, *rest = saved
         for place, counter in enumerate(self._each()):
             counter.current, counter.peak, counter.small, counter.large = rest[4 * place : 4 * place + 4]

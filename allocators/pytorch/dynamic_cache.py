@@ -26,7 +26,7 @@ class DynamicCache(TensorCache):
         return tokens
 
     def grow(self, seq: int, tokens: int) -> bool:
-        """Concatenate each tensor in turn; if one finds no room, all is undone."""
+        """Concatenate each tensor in turn; if one finds no room, undo all."""
         held, blocks = self._held[seq]
         if tokens <= held:
             return True

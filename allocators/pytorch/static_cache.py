@@ -21,7 +21,7 @@ class StaticCache(TensorCache):
     reserves = True
 
     def tokens_of(self, tokens: int, bound: int) -> int:
-        """The most tokens that it may ever hold."""
+        """The most tokens that the sequence may hold."""
         return max(tokens, bound)
 
     def grow(self, seq: int, tokens: int) -> bool:

@@ -3,13 +3,13 @@
     sequence   layer 0 |K tensor| |V tensor|   layer 1 |K tensor| |V tensor|   ...     [heads, tokens, dim]
     each tensor is a block of PyTorch's caching allocator, which owns the whole arena
 
-Slots are grains of bytes. `idle` slots are those that the caching allocator has taken from the card and could
-free: segments that are entirely free. Free blocks beside allocated ones (torch: inactive split) cannot be
-freed; those too small for a tensor of the next request are `external`. Rounding is `internal`.
+Slots are grains of bytes. `idle` slots are in segments that are entirely free, which the caching allocator
+could return to the card. Free blocks beside allocated ones (torch: inactive split) cannot be returned; those
+too small for a tensor of the next request are `external`. Rounding is `internal`.
 
-Each sequence has its own cache, of batch size 1, as continuous batching over these caches would have. In
-reality they serve static batches, padded to the longest, in one tensor for all. Only cache tensors are
-modelled, no activations.
+Each sequence has its own cache of batch size 1, as continuous batching over these caches would need. In
+practice they serve static batches, padded to the longest sequence, in one tensor for all. Only cache tensors
+are modelled, no activations.
 """
 
 from abc import abstractmethod
@@ -43,7 +43,7 @@ class TensorCache(Allocator):
     Attributes
     ----------
     arena : CachingAllocator
-        Has torch's counters: allocated, reserved, inactive split, and their peaks.
+        With torch's counters: allocated, reserved, inactive split, and their peaks.
     """
 
     family = "tensors"
@@ -54,7 +54,7 @@ class TensorCache(Allocator):
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
-        """Build one for the model's tensors; ValueError if its layers differ."""
+        """Build it for the model's tensors; ValueError if the layers differ."""
         tensor_bytes = options.kv_heads * options.head_dim * options.dtype_bytes
         tensors, rest = divmod(options.token_bytes, tensor_bytes)
         if rest:
@@ -64,7 +64,7 @@ class TensorCache(Allocator):
         return cls(capacity_slots, tensor_bytes, tensors)
 
     def __init__(self, capacity_tokens: int, tensor_bytes: int = 2_048, tensors: int = 64) -> None:
-        whole = tensor_bytes % GRAIN == 0  # then no block is rounded
+        whole = tensor_bytes % GRAIN == 0  # then no block is rounded up
         self.grain_bytes = gcd(SMALL_SEGMENT if whole else GRAIN, tensor_bytes)
         total_bytes = capacity_tokens * tensor_bytes * tensors
         super().__init__(total_bytes // self.grain_bytes)
@@ -75,7 +75,7 @@ class TensorCache(Allocator):
 
     @abstractmethod
     def tokens_of(self, tokens: int, bound: int) -> int:
-        """Tokens that the tensors of a new sequence are created for."""
+        """Tokens for which the tensors of a new sequence are created."""
 
     def memory_stats(self) -> Mapping[str, int]:
         """As in `torch.cuda.memory_stats()`."""
@@ -93,7 +93,7 @@ class TensorCache(Allocator):
         return -(-self.tensors // (segment // size)) * segment <= self.arena.card.total_bytes
 
     def can_admit(self, tokens: int, bound: int) -> bool:
-        """Whether all tensors would find room; if not obvious, by creating them and undoing it."""
+        """Whether all tensors would find room; checked, if not obvious, by creating them and undoing it."""
         size = self.tokens_of(tokens, bound) * self.tensor_bytes
         if not self.fits(tokens, bound) or not self._bytes_are_enough(size):
             return False
@@ -129,20 +129,19 @@ class TensorCache(Allocator):
         return False
 
     def capacity(self, seq: int) -> int:
-        """Tokens that its tensors were created for."""
+        """Tokens for which its tensors were created."""
         return self._held[seq][0]
 
     def surplus(self, seq: int, tokens: int) -> int:
-        """Slots that `tokens` tokens leave empty; if it must grow, the rounding, which is never filled."""
+        """Slots left empty by `tokens` tokens; if it must grow, the rounding, which is never filled."""
         capacity, blocks = self._held[seq]
         return self._slots(blocks) - min(tokens, capacity) * self.slots_per_token
 
     def retire(self, seq: int) -> int:
-        """Slots that its tensors keep."""
         return self._slots(self._held[seq][1])
 
     def release(self, seq: int) -> None:
-        """Free its tensors; their segments stay."""
+        """Free its tensors; their segments stay allocated."""
         for block in self._held[seq][1]:
             self.arena.free(block)
         del self._held[seq]
@@ -164,14 +163,14 @@ class TensorCache(Allocator):
         return unfit // self.grain_bytes
 
     def largest_free_extent(self) -> int:
-        """What the card could give in one piece if free segments were freed, or the largest split block."""
+        """The largest piece the card could give after freeing free segments, or the largest split block."""
         card, counters = self.arena.card, self.arena.counters
         allocated = counters.allocated.current + counters.inactive_split_bytes.current
         split = (pool.free_of(0)[-1][0] for pool in self.arena.pools if pool.free_of(0))
         return max(card.total_bytes - allocated, *split, 0) // self.grain_bytes
 
     def regions(self) -> Iterator[Region]:
-        """The segments, adjacent and by address, then what the card still has."""
+        """The segments by address, then what is left of the card."""
         owner = {block: seq for seq, (_, blocks) in self._held.items() for block in blocks}
         grain, per_token, end = self.grain_bytes, self.tensor_bytes // self.grain_bytes, 0
         for segment in self.arena.segments():
@@ -186,7 +185,6 @@ class TensorCache(Allocator):
     # -- tensors ------------------------------------------------------------------------------
 
     def count(self) -> None:
-        """Update the counts."""
         counters, card = self.arena.counters, self.arena.card
         allocated = counters.allocated.current
         self.used_slots = allocated // self.grain_bytes
@@ -209,14 +207,13 @@ class TensorCache(Allocator):
         return sum(block.size for block in blocks) // self.grain_bytes
 
     def _bytes_are_enough(self, size: int) -> bool:
-        """Whether the tensors would fit if all free memory were one piece."""
         wanted = self.tensors * self.arena.settings.round_size(size)
         return wanted <= self.arena.card.total_bytes - self.arena.counters.allocated.current
 
     def _plenty(self, size: int) -> bool:
-        """Whether free blocks and new segments surely have room for all tensors of `size` bytes.
+        """Whether free blocks and new segments are sure to hold all tensors of `size` bytes.
 
-        A block or segment holds as many as fit into it whole; none is lost to those placed earlier.
+        Counts how many whole tensors fit into each block or segment.
         """
         size = self.arena.settings.round_size(size)
         card, segment = self.arena.card, segment_bytes(size)

@@ -1,4 +1,4 @@
-"""Undo: the state of a caching allocator before some calls, restored if one of them is refused.
+"""Undo for a caching allocator: restores the state before some calls if one of them is refused.
 
 Lists are copied whole; blocks are recorded when first touched. Expandable segments cannot be undone.
 """
@@ -13,7 +13,7 @@ class Checkpoint:
     Parameters
     ----------
     allocator : CachingAllocator
-        Records every block that it touches from now on, until `keep` or `restore`.
+        From now on every block that it touches is recorded, until `keep` or `restore`.
     """
 
     def __init__(self, allocator: CachingAllocator) -> None:
@@ -29,7 +29,6 @@ class Checkpoint:
         self._allocator.journal = None
 
     def restore(self) -> None:
-        """Return to the saved state."""
         allocator = self._allocator
         allocator.journal = None
         self._blocks.restore()

@@ -10,8 +10,8 @@ meanwhile; tree nodes are locked while a living sequence uses them. `release` le
 found, including the answer. When the pool is short, unlocked leaves are evicted by a strategy
 (allocators/sglang/eviction.py), each with all its pages. Waste per sequence: the tail of its last page.
 
-Text that no other sequence may share is known by the sequence's own name, so an evicted sequence finds its
-prompt again. SGLang's scheduler uses `look`, `hold` and `make_room`: it touches the texts of waiting
+Text that no other sequence may share is stored under the sequence's own name, so an evicted sequence finds
+its prompt again. SGLang's scheduler uses `look`, `hold` and `make_room`: it touches the texts of waiting
 requests, locks all that will enter, and only then evicts. Without a cache (`caches=False`) there are only the
 pool and the rows.
 """
@@ -62,11 +62,11 @@ class SglangCached(Allocator):
         self.eviction = eviction
         self.tree: SglangTree = SglangTree(page_size, STRATEGIES[eviction])
         self._rows: Holdings[Row] = Holdings()
-        self._pages: dict[int, list[int]] = {}  # of each sequence
+        self._pages: dict[int, list[int]] = {}  # by sequence
         self._entered = 0  # tokens in the tree, summed over sequences
 
     def put_below(self, host_tokens: int, policy: str) -> HostTree:
-        """Give the tree host memory with room for this many tokens, before the first request."""
+        """Give the tree host memory for so many tokens, before the first request."""
         found = HostTree(self.page_size, STRATEGIES[self.eviction], host_tokens, policy)
         self.tree = found
         return found
@@ -75,7 +75,7 @@ class SglangCached(Allocator):
 
     @property
     def free_tokens(self) -> int:
-        """Tokens that free or cached pages hold."""
+        """Tokens that fit in free or cached pages."""
         return self.pool.available + self.tree.evictable
 
     def block_table(self, seq: int) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ class SglangCached(Allocator):
         return len(self._rows[seq].pages) * self.page_size
 
     def growth_budget(self) -> int:
-        """Pages in the pool; with one-token pages also cached ones, then evicted exactly when needed.
+        """Free pages; with one-token pages also cached ones, which are then evicted exactly when needed.
 
         Cached ones are excluded if evicted nodes are copied first.
         """
@@ -189,7 +189,7 @@ class SglangCached(Allocator):
         return SglangMatch(found, content, own, self.tree.changes)
 
     def look(self, content: Content, own: int, most: int) -> SglangMatch:
-        """Like `match`, but the text found counts as used, and ends a node from now on."""
+        """Like `match`, but the text found counts as used, and its last node is split where it ends."""
         end, idle = self.tree.match(text_of(content, own, most), most), 0
         node = at = self.tree.resident(end)
         while not at.locks:
@@ -204,13 +204,13 @@ class SglangCached(Allocator):
         self.tree.match(text_of(content, own, tokens), tokens)
 
     def hold(self, match: SglangMatch) -> None:
-        """Lock a match until `admit_after` takes it: it stays, whatever else is evicted."""
+        """Lock a match until `admit_after` takes it, whatever else is evicted."""
         self.tree.lock(match.node)
         match.woken_slots, match.held = 0, True
         self._count()
 
     def load(self, match: SglangMatch) -> int:
-        """Load the part of a match that only the host has, which lengthens the match; returns the tokens.
+        """Load the part of a match that only the host has; returns its tokens, by which the match grows.
 
         0 if there is no room; else the path to `match.below` is locked until the load has finished.
         """
@@ -228,7 +228,7 @@ class SglangCached(Allocator):
         return tokens
 
     def end_copies(self, written: Iterable[Node], loaded: Iterable[Node]) -> list[Node]:
-        """End copies to the host and loads from it; returns the pieces of the copied nodes."""
+        """Finish copies to the host and loads from it; returns the pieces of the copied nodes."""
         tree = self.tree
         assert isinstance(tree, HostTree)
         pieces = [piece for node in written for piece in tree.written(node)]
@@ -238,7 +238,7 @@ class SglangCached(Allocator):
         return pieces
 
     def make_room(self, slots: int) -> bool:
-        """Evict leaves until `slots` slots are in the pool; False if there are not as many."""
+        """Evict leaves until the pool has `slots` free slots; False if that is impossible."""
         if slots > self.pool.available:
             for pages in self.tree.evict(slots - self.pool.available).pages:
                 self.pool.give(pages)
@@ -280,7 +280,7 @@ class SglangCached(Allocator):
     # -- pieces -------------------------------------------------------------------------------
 
     def _extend(self, row: Row, tokens: int) -> bool:
-        """Give a row pages for `tokens` tokens; False: evictable pages find no room on the host."""
+        """Extend a row to `tokens` tokens; False if evicted pages find no room on the host."""
         missing = -(-tokens // self.page_size) - len(row.pages)
         if not self.make_room(missing * self.page_size):
             return False
@@ -288,7 +288,6 @@ class SglangCached(Allocator):
         return True
 
     def _count(self) -> None:
-        """Update the counts from the pool and the tree."""
         tree = self.tree
         self.cached_slots = tree.evictable
         self.used_slots = self.capacity_slots - self.pool.available - tree.evictable

@@ -10,8 +10,8 @@ and the watermark retreats. *Lazy*: holes (`.`) are kept and allocated first; a 
 neighbour is short of room (urgent: all of them) or in idle moments. A flush must not move a page that a
 forward pass still writes; the place that a page left may still be read: it is *pending* until the pass ends.
 
-Only a neighbour's compaction helps a pool: its own compaction trades one hole for one page of the gap.
-Source: SGLang 0.5.23, `mem_cache/allocator/unified_sub_pool.py` (MultiEndedAllocator).
+A pool gains room only if its neighbour is compacted: compacting itself trades one hole for one page of the
+gap. Source: SGLang 0.5.23, `mem_cache/allocator/unified_sub_pool.py` (MultiEndedAllocator).
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class End(Member):
     up : bool
         Whether it grows up from the bottom, or down from the top.
     lazy : bool
-        Whether holes are kept until the room is needed.
+        Whether holes are kept until their room is needed.
     """
 
     def __init__(  # noqa: PLR0917 - its geometry, then its modes
@@ -58,7 +58,7 @@ class End(Member):
         return self.watermark - self.first if self.up else self.pages - 1 - self.watermark
 
     def gap_bytes(self) -> int:
-        """Bytes between it and the next non-empty pool."""
+        """Bytes between this pool and the next non-empty one."""
         return max(0, self.room_above() - self.high_byte if self.up else self.low_byte - self.room_below())
 
     def available(self, more_bytes: int = 0) -> int:
@@ -117,7 +117,7 @@ class End(Member):
         return True
 
     def free(self, pages: Sequence[int], owns_names: bool = True) -> None:
-        """Free virtual pages; a pool that does not own their names does not free the names."""
+        """Free virtual pages, and their names if this pool owns the names."""
         places = self.take_out(pages)
         if owns_names:
             self.free_virtual += pages
@@ -146,7 +146,7 @@ class End(Member):
     # -- flushing -----------------------------------------------------------------------------
 
     def flush(self, urgent: bool) -> int:
-        """One pass over the holes; does nothing if eager."""
+        """Make one pass over the holes; does nothing if eager."""
         if not self.lazy or not (urgent or self.holes or self.pending):
             return 0
         self._take_pending(urgent)
@@ -179,7 +179,7 @@ class End(Member):
             del self.holes[:passed]
 
     def _survivors(self) -> list[int]:
-        """Pages in use, from the watermark on."""
+        """Pages in use, starting at the watermark."""
         pages = sorted(self.virtual, reverse=self.up)
         return pages
 
@@ -198,7 +198,7 @@ class End(Member):
             self.move([source for source, _ in pairs], [target for _, target in pairs])
 
     def _pack(self) -> int:
-        """Close all holes: no pass reads or writes any longer."""
+        """Close all holes; no pass reads or writes any longer."""
         pairs = self._pairs(len(self.holes), set())
         self._move_pairs(pairs)
         self.watermark += -len(self.holes) if self.up else len(self.holes)
@@ -225,5 +225,5 @@ class Middle(Member):
     """A pool between two others that can be asked to move."""
 
     def open_for(self, short: End, pages: int) -> None:
-        """Open the side that faces an end pool that lacks `pages` pages."""
+        """Make room on the side of an end pool that lacks `pages` pages."""
         raise NotImplementedError

@@ -12,9 +12,9 @@ node, else it is gone. Host leaves are evicted by the same strategy when the hos
 first those that the GPU also has, the oldest copies first. A text that is entered again restores its nodes to
 the GPU without a copy.
 
-Users of a path hold locks, and so do copies and (`host_locks`) users of host data. There is no clock here:
-copies are *queued*, and *written* when the caller says so (sim/serving/hicache.py). Hits count only with
-write-through, as in SGLang: with `write_back`, `lfu` and `slru` equal `lru`.
+Users of a path hold locks, and so do copies and (`host_locks`) users of host data. This module has no clock:
+copies are *queued*, and become *written* when the caller says so (sim/serving/hicache.py). Hits count only
+with write-through, as in SGLang: with `write_back`, `lfu` and `slru` equal `lru`.
 
 Source: SGLang 0.5.23, `mem_cache/unified_radix_cache.py`, `unified_cache/unified_tree_core.py`,
 `components/full.py`.
@@ -33,10 +33,10 @@ from kvsim.allocators.sglang.tree import Evicted, SglangTree
 from kvsim.allocators.text_tree import follow, key_of, nodes_below
 
 HITS: Final = {"write_through": 1, "write_through_selective": 2, "write_back": 0}
-"""By policy: hits of a node before it is copied; 0: it is copied when evicted."""
+"""Policy -> hits of a node before it is copied; 0: copied only on eviction."""
 
 LEAST_PRIORITY: Final = 1 - (1 << 63)
-"""Priority of the root, and of data from a storage before anything was entered."""
+"""Priority of the root, and of data read from storage before any text was entered."""
 
 
 class GpuLeaves(Leaves):
@@ -55,7 +55,7 @@ class HostLeaves:
         self._keys: dict[Node, tuple[int, ...]] = {}
 
     def queue(self, node: Node) -> None:
-        """Queue a node for eviction, if it may be evicted."""
+        """Queue a node for eviction if it may be evicted."""
         if may_leave_host(node):
             key = self.strategy(node)
             if self._keys.get(node) != key:
@@ -63,7 +63,7 @@ class HostLeaves:
                 heappush(self._heap, (key, node.serial, node))
 
     def next(self) -> Node | None:
-        """The leaf to evict next; None if there is none."""
+        """The next leaf to evict; None if there is none."""
         while self._heap:
             key, _, leaf = heappop(self._heap)
             if self._keys.get(leaf) == key:
@@ -79,7 +79,7 @@ def may_leave_host(node: Node) -> bool:
 
 
 def pinned_tokens(node: Node) -> int:
-    """Tokens of a node on the GPU if only copies use it; else 0."""
+    """Tokens of a GPU node that only copies use; else 0."""
     return node.tokens if node.pages and node.copies and node.copies == node.locks else 0
 
 
@@ -103,13 +103,13 @@ class HostTree(SglangTree):
     pinned : int
         Tokens on the GPU that only copies hold locks on.
     capacity, room : int
-        Tokens that the host has memory for; those of them that are free.
+        Tokens that the host has memory for, and how many of them are free.
     queued : list of Node
         Nodes whose copies to the host are to start, in order; each is locked until it is `written`.
     waited : list of (Node, int)
-        Nodes, with their tokens, whose copies evictions wait for, since the list was last taken.
+        Nodes, with their tokens, for whose copies evictions have waited since the list was last taken.
     refused, forgotten : int
-        Nodes that the host had no room for; tokens that it evicted.
+        Nodes for which the host had no room; tokens that it evicted.
     """
 
     def __init__(self, page_size: int, strategy: Strategy, capacity: int, policy: str) -> None:
@@ -121,7 +121,7 @@ class HostTree(SglangTree):
         self.queued: list[Node] = []
         self.waited: list[tuple[Node, int]] = []
         self.refused = self.forgotten = 0
-        self._doubles: dict[Node, None] = {}  # possibly in both memories, the oldest first
+        self._doubles: dict[Node, None] = {}  # nodes that may be in both memories, the oldest first
         self.root.on_host, self.root.priority = True, LEAST_PRIORITY
 
     # -- looking up ---------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class HostTree(SglangTree):
         return node.parent.end + common
 
     def resident(self, node: Node) -> Node:
-        """The last node on the path to a node that the GPU has."""
+        """The last node on a path that is on the GPU."""
         while not node.pages and node is not self.root:
             node = node.parent
         return node
@@ -154,7 +154,7 @@ class HostTree(SglangTree):
     def insert(
         self, text: Sequence[Run], pages: Sequence[int], priority: int = 0, entered: int = 0
     ) -> tuple[int, Node]:
-        """As in the base; nodes only on the host take the new pages, and do not count as already there."""
+        """As in the base; nodes that only the host has take the new pages, and do not count as present."""
         size, node, found = self.page_size, self.root, 0
         for node in self._along(text, priority):
             if node.pages:
@@ -170,7 +170,7 @@ class HostTree(SglangTree):
         return found, node
 
     def _hit(self, node: Node, entered: int) -> None:
-        """Record a hit or an insertion at a node; one sequence counts only once."""
+        """Record a hit of a node, or an insertion; each sequence counts once."""
         if not self.writes_back and node.end > entered:
             node.hits += 1
             if not node.on_host and node.hits >= self.threshold:
@@ -211,7 +211,7 @@ class HostTree(SglangTree):
         self._count_pinned(node, 1, -copies)
 
     def _count_pinned(self, node: Node, sign: int, copies: int = 0) -> None:
-        """Count what is pinned on the path to a node, or no longer; its nodes get so many more copies."""
+        """Add to the copies of the nodes on a path; update the count of pinned tokens."""
         while node is not self.root:
             node.copies += copies
             self.pinned += sign * pinned_tokens(node)
@@ -220,7 +220,7 @@ class HostTree(SglangTree):
     # -- to the host --------------------------------------------------------------------------
 
     def _write_through(self, node: Node) -> None:
-        """Queue copies of a node and all nodes above it that the host lacks, as far as it has room."""
+        """Queue copies of a node and of all nodes above it that the host lacks, while the host has room."""
         lacking: list[Node] = []
         while not node.on_host:
             lacking.append(node)
@@ -239,7 +239,7 @@ class HostTree(SglangTree):
         self.room -= node.tokens
 
     def written(self, node: Node) -> list[Node]:
-        """Note that a queued copy is complete; returns the pieces that its node was split into, in order."""
+        """Record that a queued copy is complete; returns the pieces its node was split into, in order."""
         copy, pieces, at = node.serial, [node], node.parent
         while at.copied == copy:
             pieces.append(at)
@@ -253,7 +253,7 @@ class HostTree(SglangTree):
     # -- from the host ------------------------------------------------------------------------
 
     def lacking(self, node: Node) -> list[Node]:
-        """The nodes of a path that only the host has, first to last."""
+        """The nodes of a path that only the host has, from first to last."""
         found: list[Node] = []
         while not node.pages and node is not self.root:
             found.append(node)
@@ -261,7 +261,7 @@ class HostTree(SglangTree):
         return found[::-1]
 
     def load(self, nodes: Sequence[Node], pages: Sequence[int]) -> None:
-        """Put nodes back on the GPU, in these pages; the path to the last of them is locked."""
+        """Put nodes back on the GPU in these pages, and lock the path to the last of them."""
         self.changes += 1
         size, at = self.page_size, 0
         for node in nodes:
@@ -272,7 +272,7 @@ class HostTree(SglangTree):
             at += count
 
     def loaded(self, node: Node) -> None:
-        """Note that the load whose last node is this one has finished."""
+        """Record that the load ending with this node has finished."""
         load, at = node.serial, node
         self.unlock(node, 1)
         while at.copied == load:
@@ -298,10 +298,10 @@ class HostTree(SglangTree):
             node = node.parent
 
     def insert_below(self, node: Node, text: Sequence[Run], tokens: int) -> int:
-        """Add `tokens` tokens of a text behind a node to the host, which has reserved room for them.
+        """Add `tokens` tokens of a text behind a node to the host, where room for them was reserved.
 
-        Returns how many were already there, whose room is free again; all, if nothing may follow a node that
-        the host lacks.
+        Returns how many were already there: their room is free again. Returns all of them if the host lacks
+        the node, as nothing may follow it.
         """
         self.changes += 1
         end, found, size, kept = node.end + tokens, 0, self.page_size, node.end
@@ -353,7 +353,7 @@ class HostTree(SglangTree):
         return Evicted(pages, gone)
 
     def _write_back(self, leaf: Node) -> bool:
-        """Copy a leaf before its eviction, which waits for the copy; False: no write-back, or no room."""
+        """Copy a leaf before its eviction, which waits; False: no write-back, or no room on the host."""
         if not self.writes_back:
             return False
         if not self._make_room(leaf.tokens):
@@ -411,7 +411,7 @@ class HostTree(SglangTree):
         return missing <= 0 or self.evict_host(missing) >= missing
 
     def evict_host(self, tokens: int) -> int:
-        """Evict from the host until `tokens` are gone, or nothing evictable is left; returns how many."""
+        """Evict from the host until `tokens` are gone or nothing more can be evicted; returns how many."""
         gone = self._drop_doubles(tokens) if self.writes_back else 0
         while gone < tokens and (leaf := self.leaves.host.next()) is not None:
             self._leave_host(leaf)
@@ -422,7 +422,7 @@ class HostTree(SglangTree):
     # -- in both memories ---------------------------------------------------------------------
 
     def _note_double(self, node: Node) -> None:
-        """Track whether a node is in both memories; the oldest is dropped first."""
+        """Record whether a node is in both memories; the oldest such copy is dropped first."""
         if not self.writes_back:
             return
         if node.pages and node.on_host and not node.copied:
@@ -431,7 +431,7 @@ class HostTree(SglangTree):
             self._doubles.pop(node, None)
 
     def _drop_doubles(self, tokens: int) -> int:
-        """Drop host copies of GPU nodes, first of nodes that will stay there; returns the tokens."""
+        """Drop host copies of GPU nodes, first of nodes that stay on the GPU; returns the tokens."""
         gone, swept = 0, []
         for spares in (True, False):
             for node in self._doubles:

@@ -3,8 +3,8 @@
     tables    every page of each sequence, once in each group, as if none had been freed or shared
     gone      windowed pages that finished sequences, which still hold memory, have freed
 
-The tables of all groups are equally long, so that the slots of a kind that will never be written follow from
-those of all layers: the tail of the last page in each group, and all that finished sequences hold.
+The tables of all groups are equally long. So the slots of a kind that will never be written follow from those
+of all layers: the tail of the last page in each group, and all slots of finished sequences.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ Counts = tuple[int, int, int, int, int]
 
 
 def kinds_of_groups(groups: Groups) -> list[tuple[str, int]]:
-    """`InGroups.kinds`: names and slots of a token."""
+    """The names and slots per token of `InGroups.kinds`."""
     full, *_, windowed = groups.names
     return [(full, groups.full), (windowed, groups.windowed)]
 
 
 def held_by_kinds(groups: Groups, used: int, internal: int, counts: Sequence[int]) -> list[Slots]:
-    """`InGroups.held_by_kind`, given `Counts` or their sums over time."""
+    """As in `InGroups`, from `Counts` or their sums over time."""
     (full, windowed, *_), (of_windowed, table, gone, cached, cached_windowed) = groups, counts
     never = (internal + gone) // groups.each
     return [

@@ -33,10 +33,10 @@ class Leaves:
             heappush(self._heap, (key, node.serial, node))
 
     def next(self) -> Node | None:
-        """The leaf to evict next; None if there is none."""
+        """The next leaf to evict; None if there is none."""
         while self._heap:
             key, _, leaf = heappop(self._heap)
-            if leaf.queued != key:  # requeued since, with another key
+            if leaf.queued != key:  # requeued since, under another key
                 continue
             leaf.queued = None
             if self.may_go(leaf):

@@ -1,4 +1,4 @@
-"""Pools that share a buffer: what neighbours in the chain see of each other, and how they ask for room.
+"""Pools that share a buffer: what neighbours in the chain know of each other, and how they ask for room.
 
     | padding | SWA: 1 2 3 . 5 |>    gap    <| state |>    gap    <| 4 3 . 1 :full |
                 below <-------------------- a member -------------------> above
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 
 class Pass:
-    """A forward pass of the model, which is over or not."""
+    """A forward pass of the model, running or over."""
 
     def __init__(self) -> None:
         self.over = False
@@ -26,7 +26,7 @@ class Member:
     Attributes
     ----------
     page_bytes, pages, first : int
-        Bytes per page; how many the buffer could hold; the first that is not padding.
+        Bytes per page; pages that the buffer could hold; the first page that is not padding.
     physical : dict of int
         Virtual page -> its place.
     virtual : dict of int
@@ -81,11 +81,11 @@ class Member:
         return at.low_byte if at is not None else self.total_bytes
 
     def allocated(self) -> int:
-        """Pages of its span that neighbours cannot use."""
+        """Pages of this pool's span that neighbours cannot use."""
         raise NotImplementedError
 
     def available(self, more_bytes: int = 0) -> int:
-        """Pages that can be allocated without moving any, if the gap had `more_bytes` more."""
+        """Pages that can be allocated without moving any, if the gap grew by `more_bytes`."""
         raise NotImplementedError
 
     def flush(self, urgent: bool) -> int:
@@ -97,7 +97,7 @@ class Member:
         raise NotImplementedError
 
     def helpers(self) -> Sequence["Member"]:
-        """Pools whose flush gives it room."""
+        """Pools whose flush makes room for this pool."""
         return ()
 
     def ask_for_room(self, pages: int) -> None:
@@ -106,7 +106,7 @@ class Member:
     # -- allocating ------------------------------------------------------------------------------
 
     def alloc(self, pages: int) -> list[int] | None:
-        """Allocate `pages` virtual pages; None: there is no room, even if neighbours make some."""
+        """Allocate `pages` virtual pages, asking neighbours for room; None if that is not enough."""
         if pages > self.available() and not self._find_room(pages):
             return None
         if pages > len(self.free_virtual):
@@ -138,13 +138,13 @@ class Member:
         return places
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Move pages simultaneously; their users notice nothing."""
+        """Move pages simultaneously; their users need not know."""
         names = [self.virtual.pop(source) for source in sources]
         self.bind(names, targets)
         self.on_move(sources, targets)
 
     def take_holes(self, count: int, from_low: bool) -> list[int]:
-        """Take `count` holes from an end of the sorted list, or all in their current order."""
+        """Take `count` holes from one end of the sorted list, or all in their current order."""
         if count == len(self.holes):
             taken, self.holes = self.holes, []
             return taken
@@ -172,7 +172,7 @@ class Member:
         self.waits.append(running)
 
     def _written(self) -> set[int]:
-        """The physical pages that a pass is writing now."""
+        """The physical pages that some pass is writing."""
         if self.writing is not None and self.writing[0].over:
             self.writing = None
         names = self.writing[1] if self.writing else ()

@@ -31,10 +31,10 @@ class Node:
     windowed, window_locks, recent
         Whether it has windowed pages, their users, and when they were last used (window_tree.py).
     copies : int
-        Those of its locks that copies hold (host_tree.py).
+        Locks held by copies (host_tree.py).
     on_host, resident, copied, host_locks
-        Whether the host has it, also or alone; children that the GPU has; the copy in progress; users of
-        the host's copy (host_tree.py).
+        Whether the host has it too, or alone; children on the GPU; the copy in progress; users of the host's
+        copy (host_tree.py).
     """
 
     __slots__ = (
@@ -54,13 +54,13 @@ class Node:
         self.last = self.created = 0
         self.history = 0
         self.queued: tuple[int, ...] | None = None
-        self.windowed = False  # this and what follows: WindowedTree's
+        self.windowed = False  # used by WindowTree: this and the next ones
         self.window_locks = self.recent = 0
-        self.on_host = False  # this and what follows: HostTree's
+        self.on_host = False  # used by HostTree: this and the next ones
         self.resident = self.copied = self.host_locks = 0
 
     def path(self) -> list[int]:
-        """The pages from the root to its end."""
+        """The pages from the root to the node's end."""
         pieces, node = [self.pages], self
         while node.parent is not node:
             node = node.parent
@@ -68,7 +68,7 @@ class Node:
         return [page for piece in reversed(pieces) for page in piece]
 
     def raise_history(self) -> None:
-        """Record a path that ends here in the history of it and the nodes above."""
+        """Record a path that ends here in the history of this node and of those above."""
         node, end = self, max(self.history, self.end)
         self.history = end
         while node.parent is not node and node.parent.history < end:

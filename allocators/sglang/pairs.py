@@ -1,4 +1,4 @@
-"""Pages of a full pool, each with a partner in a windowed pool until that is freed: two pools as one.
+"""Two pools as one: each page of the full pool has a partner in the windowed pool until that is freed.
 
     full       7   8   3   4   9
                |   |       |   |
@@ -24,7 +24,7 @@ class PagePairs:
 
     @property
     def available(self) -> int:
-        """Tokens that have room in both pools."""
+        """Tokens for which both pools have room."""
         return min(self.full.available, self.windowed.available)
 
     def take(self, count: int) -> list[int]:
@@ -36,7 +36,7 @@ class PagePairs:
         return full
 
     def take_one(self, pages: list[int]) -> bool:
-        """Append one full page with a partner; False: a pool is empty."""
+        """Append one full page with a partner; False if a pool is empty."""
         if not (self.full.free and self.windowed.free):
             return False
         page = self.full.free.popleft()

@@ -26,7 +26,7 @@ class PagePool:
     """
 
     in_front = True
-    """Whether freed pages are allocated next, or last."""
+    """Whether freed pages are allocated next, not last."""
 
     def __init__(self, pages: int, page_size: int, need_sort: bool = False) -> None:
         self.pages = pages

@@ -3,8 +3,8 @@
     row      [ the tree's pages: the first `entered` tokens | its own ]
     match    root --- node --- node: `common` tokens of the last; `idle` tokens of the path are unlocked
 
-With windows, a row also says which of its tokens have lost their windowed pages, and a match how many of its
-idle tokens still have theirs.
+With windows, a row also records which of its tokens have lost their windowed pages, and a match how many of
+its idle tokens still have theirs.
 """
 
 from kvsim.allocators.base import Content
@@ -27,7 +27,7 @@ class Row:
         self.node = node
         self.pages = pages
         self.entered = node.end
-        self.longest = 0  # tokens that it entered itself
+        self.longest = 0  # tokens that the sequence itself entered
 
     def __repr__(self) -> str:
         return f"{len(self.pages)} pages, {self.entered} tokens in the tree"
@@ -56,14 +56,14 @@ class WindowRow(Row):
     def __init__(self, content: Content, own: int, node: Node, pages: list[int]) -> None:
         super().__init__(content, own, node, pages)
         self.behind = self.capacity = 0
-        self.branch = 0  # enter only this much at first: full pages were there up to here
-        self.ready = 0  # below this many tokens nothing is freed behind the window
+        self.branch = 0  # at first, enter only this much: full pages were already there up to here
+        self.ready = 0  # below this token count nothing is freed behind the window
         self.start = 0  # start of the windowed pages that it has locked
-        self.missing = 0  # windowed slots that it lacks, once it is finished
+        self.missing = 0  # windowed slots that a finished sequence lacks
 
 
 class WindowMatch(SglangMatch):
-    """A usable prefix of a text, whose full pages are there up to `there`."""
+    """A usable prefix of a text; full pages are there up to `there`."""
 
     __slots__ = ("idle_windowed", "start", "there")
 

@@ -10,7 +10,7 @@ With pages of several tokens, two texts diverge at the end of a page, and childr
 first page. The clock counts accesses: one for a match or an insertion, two for a new node.
 
 `unified` is the newer of SGLang's two trees: after a split the head is as old as its tail, which counts as
-used. With windows it is window_tree.py. The tree of `radix` is another, without all this (radix_tree.py).
+used. With windows it is window_tree.py. `radix` has a simpler tree of its own (radix_tree.py).
 
 Source: SGLang 0.5.23, `mem_cache/radix_cache.py`, and `unified_cache/unified_tree_core.py`.
 """
@@ -30,7 +30,7 @@ DEPTH = 1 << 20
 
 
 class Evicted(NamedTuple):
-    """Evicted leaves, in order."""
+    """Evicted leaves in order."""
 
     pages: list[list[int]]
     tokens: int
@@ -70,7 +70,7 @@ class SglangTree:
         return find(self.root, text, most, self.page_size)
 
     def match(self, text: Sequence[Run], most: int) -> Node:
-        """Like `find`, but the path counts as used, and the node that it ends in is split there."""
+        """Like `find`, but the path counts as used, and its last node is split where the match ends."""
         most -= most % self.page_size
         if most < 1:
             return self.root
@@ -78,7 +78,7 @@ class SglangTree:
         return self.touch(node, common)
 
     def resident(self, node: Node) -> Node:
-        """The last node on the path to a node that the GPU has: here the node itself."""
+        """The last node on a path that is on the GPU: in this class the node itself."""
         return node
 
     def touch(self, node: Node, common: int) -> Node:
@@ -101,10 +101,10 @@ class SglangTree:
     def insert(
         self, text: Sequence[Run], pages: Sequence[int], priority: int = 0, entered: int = 0
     ) -> tuple[int, Node]:
-        """Enter a text of whole pages.
+        """Enter a text in whole pages.
 
-        The first `entered` tokens were entered before by the same sequence: no hit counts twice. Returns how
-        many of its tokens were already there, with other pages; and the node that it ends in.
+        The first `entered` tokens were already entered by the same sequence, so they count as no new hit.
+        Returns how many of its tokens were already there, with other pages; and the node that it ends in.
         """
         node = self.root
         for node in self._along(text, priority):
@@ -118,7 +118,7 @@ class SglangTree:
         return found, node
 
     def _along(self, text: Sequence[Run], priority: int) -> Iterator[Node]:
-        """The nodes of an entered text, which count as used; the last is split where the text ends."""
+        """The nodes of an entered text, which count as used; the last one is split where the text ends."""
         self.changes += 1
         now, size = self._tick(), self.page_size
         rest, node = list(text)[::-1], self.root
@@ -139,7 +139,7 @@ class SglangTree:
             yield node
 
     def _append(self, node: Node, text: Sequence[Run], pages: Sequence[int], priority: int) -> Node:
-        """Add a leaf behind a node, with the part of a text that is not there yet."""
+        """Add the missing rest of a text as a leaf behind a node."""
         size = self.page_size
         leaf = self._new(node, cut(text, node.end, len(pages) * size), list(pages[node.end // size :]))
         leaf.priority = priority
@@ -173,7 +173,7 @@ class SglangTree:
             node = node.parent
 
     def evict(self, tokens: int) -> Evicted:
-        """Evict leaves until at least `tokens` tokens are gone, or no evictable leaf is left."""
+        """Evict leaves until at least `tokens` tokens are gone or nothing more can be evicted."""
         gone, pages = 0, []
         while gone < tokens and (leaf := self.leaves.next()) is not None:
             self._remove(leaf)

@@ -1,4 +1,4 @@
-"""Full and windowed layers in one buffer: a page of either kind may lie anywhere that the other does not.
+"""Full and windowed layers in one buffer: a page of either kind may lie wherever the other has none.
 
     | windowed: up ->        gap        <- down: full |
 
@@ -26,7 +26,7 @@ class UnifiedPair:
     # -- room ---------------------------------------------------------------------------------
 
     def make_sure(self, pages: int) -> bool:
-        """Find room for `pages` pages in both, compacting if necessary; False if there is none."""
+        """Find room for `pages` pages in both pools, compacting if necessary; False if there is none."""
         if pages <= 0 or self._fits(pages):
             return pages >= 0
         if not self.full.lazy or not self._fits_packed(pages):
@@ -65,5 +65,4 @@ class UnifiedPair:
         return pages
 
     def flush(self) -> int:
-        """Close holes in an idle moment; returns how many pages were moved."""
         return self.full.flush(urgent=False) + self.swa.flush(urgent=False)

@@ -64,7 +64,7 @@ class SglangUnified(SglangWindows):
     ) -> None:
         sizes = groups.full * page_size, groups.windowed * page_size
         if sizes[0]:
-            capacity_slots -= capacity_slots % sizes[0]  # the full pages end where the buffer does
+            capacity_slots -= capacity_slots % sizes[0]  # the full pages end at the end of the buffer
         super().__init__(capacity_slots, groups, page_size, interval)
         full = End(sizes[0], capacity_slots // sizes[0], 0, capacity_slots, up=False, lazy=lazy)
         swa = End(sizes[1], capacity_slots // sizes[1], 0, capacity_slots, up=True, lazy=lazy)

@@ -27,7 +27,7 @@ from kvsim.allocators.text_tree import follow
 
 
 class WindowTree(SglangTree):
-    """Texts whose nodes have windowed pages while these may be needed.
+    """Texts whose nodes have windowed pages as long as a window may need them.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class WindowTree(SglangTree):
         return node, common, self.idle(node, common)[0]
 
     def reach(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
-        """Where the longest usable prefix ends, as in `find`; and how many tokens have full pages."""
+        """The end of the longest usable prefix, as in `find`, and how many tokens have full pages."""
         node, common = follow(self.root, cut(text, 0, most - most % self.page_size)[::-1], self.page_size)
         return *self._usable(node, common), node.end - node.tokens + common
 
@@ -73,7 +73,7 @@ class WindowTree(SglangTree):
         return node
 
     def idle(self, node: Node, common: int) -> tuple[int, int]:
-        """Evictable tokens that a lock would protect: with full pages, and with windowed ones."""
+        """Evictable tokens that a lock would protect: those with full pages, and those with windowed ones."""
         full = windowed = 0
         left, at, part = self.window, node, common
         while at is not self.root:
@@ -86,7 +86,7 @@ class WindowTree(SglangTree):
         return full, windowed
 
     def _usable(self, node: Node, common: int) -> tuple[Node, int]:
-        """The last place within the first `common` tokens of a node before which a window is complete."""
+        """The last place within the first `common` tokens of a node that is preceded by a complete window."""
         place, whole, at, part = (node, common), 0, node, common
         while at is not self.root and whole < self.window:
             whole += part
@@ -145,9 +145,9 @@ class WindowTree(SglangTree):
         return node
 
     def _meet(self, node: Node, pages: Sequence[int], known: int, behind: int) -> None:
-        """Merge a text into an existing node: its pages are freed, unless the node lacks windowed ones."""
+        """Merge a text into an existing node: its pages are freed, unless the node lacks windowed pages."""
         size, start, end = self.page_size, node.end - node.tokens, node.end
-        live = end  # from here on the node takes the sequence's windowed pages
+        live = end  # from here on the node takes over the sequence's windowed pages
         if end > known and not node.windowed:
             live = min(max(start, behind), end)
         if live < end:
@@ -183,7 +183,7 @@ class WindowTree(SglangTree):
     # -- locking and evicting -----------------------------------------------------------------
 
     def lock_window(self, node: Node) -> int:
-        """`lock`, plus the windowed pages of one window at the end; returns where these begin."""
+        """Like `lock`, plus the windowed pages of one window at the end; returns where these begin."""
         self.lock(node)
         start = max(node.end - self.window, 0)
         while node.end > start:
@@ -207,7 +207,7 @@ class WindowTree(SglangTree):
         self.unlock(node)
 
     def make_room(self, full: int, windowed: int) -> None:
-        """Evict until this many more tokens are free in both pools, or nothing evictable is left."""
+        """Evict until both pools have this many more free tokens, or nothing more can be evicted."""
         while full > 0 and (leaf := self.leaves.next()) is not None:
             full -= leaf.tokens
             windowed -= self._drop(leaf)
@@ -223,7 +223,7 @@ class WindowTree(SglangTree):
                 self._drop(node)
 
     def _drop(self, leaf: Node) -> int:
-        """Evict a leaf with all its pages; returns its tokens that had windowed ones."""
+        """Evict a leaf with all its pages; returns how many of its tokens had windowed pages."""
         tokens = leaf.tokens * leaf.windowed
         if leaf.windowed:
             self._take_windowed(leaf)

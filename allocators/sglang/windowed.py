@@ -45,7 +45,7 @@ Places = list[int | None]
 
 
 def _places(pages: Sequence[int | None], groups: int, behind: int = 0) -> list[Places]:
-    """Positions of pages in each group, in pages: the groups of a page are adjacent."""
+    """Positions of pages in each group, counted in pages: the groups of a page are adjacent."""
     return [
         [None if page is None else behind + (page - 1) * groups + group for page in pages]
         for group in range(groups)
@@ -88,7 +88,7 @@ class SglangWindowed(SglangCached):
         self.interval = interval
         self.pairs = PagePairs(self.pool, pool_of(pages[1], page_size))
         self.tree = self.window_tree = WindowTree(self.pairs, groups.window, STRATEGIES[eviction])
-        self._held = 0  # pages summed over sequences
+        self._held = 0  # pages, summed over sequences
         self._missing = 0
 
     # -- looking ------------------------------------------------------------------------------
@@ -99,11 +99,10 @@ class SglangWindowed(SglangCached):
 
     @property
     def free_windowed(self) -> int:
-        """Tokens that free or cached windowed pages hold."""
+        """Tokens that fit in free or cached windowed pages."""
         return self.pairs.windowed.available + self.window_tree.windowed_evictable
 
     def _whole(self, tokens: int) -> int:
-        """`tokens` rounded up to whole pages."""
         return -(-tokens // self.page_size) * self.page_size
 
     def slots_needed(self, tokens: int, bound: int) -> int:
@@ -114,7 +113,7 @@ class SglangWindowed(SglangCached):
         return full * self._whole(tokens) + windowed * self._seen(tokens)
 
     def _seen(self, tokens: int) -> int:
-        """Peak windowed tokens of a sequence, in whole pages."""
+        """The most windowed tokens of a sequence, in whole pages."""
         chunk, window, size = self.groups.max_chunk, self._whole(self.groups.window), self.page_size
         if chunk is None:
             return self._whole(tokens)
@@ -133,7 +132,7 @@ class SglangWindowed(SglangCached):
         return 0
 
     def external_slots(self, need: int) -> int:
-        """Free slots of one kind without a counterpart of the other."""
+        """Free slots of one kind that lack a counterpart of the other."""
         full, windowed, *_ = self.groups
         both = self.pairs.available
         return full * (self.pool.available - both) + windowed * (self.pairs.windowed.available - both)
@@ -171,7 +170,7 @@ class SglangWindowed(SglangCached):
         return row
 
     def _sees(self, row: WindowRow, at: int) -> bool:
-        """Whether a sequence holds the windowed page of this full page."""
+        """Whether a sequence holds the windowed partner of this full page."""
         return at * self.page_size >= row.start and row.pages[at] in self.pairs.partner
 
     # -- what fits ------------------------------------------------------------------------------
@@ -196,7 +195,6 @@ class SglangWindowed(SglangCached):
     # -- counting -----------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Update the counts from the pools and the tree."""
         tree, (full, windowed, *_), size = self.window_tree, self.groups, self.page_size
         self.cached_slots = full * tree.evictable + windowed * tree.windowed_evictable
         free = full * self.free_tokens + windowed * self.free_windowed
@@ -253,13 +251,13 @@ class SglangWindowed(SglangCached):
         due, held = self._due(row), len(row.pages) * size
         if tokens > due or tokens - held not in range(1, size + 1) or not self.pairs.take_one(row.pages):
             return self._grow(row, tokens, row.ready, row.capacity)
-        row.capacity = min(held + size, due)  # usually one more page: nothing else changes
+        row.capacity = min(held + size, due)  # usually one more page, and nothing else
         self._held += 1
         self.used_slots += self.slots_per_token * size
         return True
 
     def _due(self, row: WindowRow) -> int:
-        """Token count at which a sequence must grow, to free what is behind its window by then."""
+        """Token count at which a sequence must grow to free what is behind its window by then."""
         return max(self.groups.window + row.behind + self.interval, row.ready)
 
     def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
@@ -288,7 +286,7 @@ class SglangWindowed(SglangCached):
         return True
 
     def slide(self, seq: int, stored: int) -> None:
-        """Free what is behind the window of a decoding sequence with `stored` tokens, if due."""
+        """Free what is behind the window of a decoding sequence with `stored` tokens, if enough can go."""
         row = self._row(seq)
         if stored >= row.ready and stored - self.groups.window >= row.behind + self.interval:
             self._slide(row, stored, self.interval)

@@ -78,11 +78,11 @@ class SglangWindows(Allocator):
     def block_slots(self) -> int:
         return self.page_size
 
-    # -- defined by the pools -----------------------------------------------------------------
+    # -- defined by the two kinds of pools ----------------------------------------------------
 
     @abstractmethod
     def _room(self, full: int, swa: int) -> bool:
-        """Whether this many pages of each kind can be allocated, if necessary after moving others."""
+        """Whether this many pages of each kind can be allocated, if necessary by moving others."""
 
     @abstractmethod
     def _allocate(self, held: Pages, count: int) -> None:
@@ -94,7 +94,7 @@ class SglangWindows(Allocator):
 
     @abstractmethod
     def _pairs(self) -> int:
-        """Pages that have room in both kinds."""
+        """How many pages of both kinds can be allocated together."""
 
     @abstractmethod
     def _places(self, held: Pages) -> tuple[list[int], list[int]]:
@@ -106,7 +106,6 @@ class SglangWindows(Allocator):
         return -(-tokens // self.page_size)
 
     def _seen(self, tokens: int) -> int:
-        """Peak SWA pages of a sequence."""
         whole, chunk = self._count(tokens), self.groups.max_chunk
         if chunk is None:
             return whole
@@ -177,7 +176,7 @@ class SglangWindows(Allocator):
         self.used_slots += count * self.groups.each * self.page_size
 
     def _plan(self, held: Pages, tokens: int) -> None:
-        """Set where a sequence of `tokens` must grow next: for pages, or to free those then behind."""
+        """Set the token count at which a sequence must grow next: for pages, or to free those behind."""
         free_at = self.groups.window + held.behind * self.page_size + max(self.interval, self.page_size)
         held.capacity = max(tokens, min(len(held.full) * self.page_size, free_at))
 
@@ -229,7 +228,7 @@ class SglangWindows(Allocator):
     # -- looking ------------------------------------------------------------------------------
 
     def external_slots(self, need: int) -> int:
-        """Free slots of one kind without a counterpart of the other."""
+        """Free slots of one kind that lack a counterpart of the other."""
         return self.free_slots - self._pairs() * self.groups.each * self.page_size
 
     def largest_free_extent(self) -> int:

@@ -65,7 +65,7 @@ class ClassHeap:
     rounds : bool
         Whether to allocate whole classes, or the exact size.
     searches : bool
-        Whether extents of the class that contains `size` are tried one by one; for exact sizes.
+        Whether extents of the class that contains `size` are searched one by one; for exact sizes.
     nodes : int
         Initial number of nodes for extents, allocated and free.
     most_nodes : int, optional
@@ -113,7 +113,6 @@ class ClassHeap:
         return class_size(class_up(size, self.bits), self.bits) if self.rounds else size
 
     def fits(self, size: int) -> bool:
-        """Whether `take` would serve `size` in an empty arena."""
         if self.searches:
             return size <= self.units
         return class_up(size, self.bits) <= class_down(self.units, self.bits)
@@ -179,14 +178,13 @@ class ClassHeap:
         return size
 
     def extents(self) -> Iterator[Extent]:
-        """The extents in address order."""
         extent = self._edge.behind
         while extent is not self._edge:
             yield extent
             extent = extent.behind
 
     def too_small(self, size: int) -> int:
-        """Free units in extents that `take(size)` would not use."""
+        """Free units in extents that `take(size)` cannot use."""
         if self.searches:
             return sum(each.size for extents in self._classes for each in extents if each.size < size)
         below = self._classes[: class_up(size, self.bits)]
@@ -199,14 +197,14 @@ class ClassHeap:
         return max((each.size for each in self._classes[self._occupied.bit_length() - 1]), default=0)
 
     def largest_class(self) -> int:
-        """The size of the highest class with an extent: surely allocatable; 0 without a node."""
+        """The size of the highest class with an extent, which `take` can serve; 0 without a node."""
         if not self._occupied or not self.has_node:
             return 0
         return self._sizes[self._occupied.bit_length() - 1]
 
     @property
     def has_node(self) -> bool:
-        """Whether there is a node for one more extent; without it nothing is allocated."""
+        """Whether there is a node for one more extent, without which nothing can be allocated."""
         return bool(self._unused) or self._made != self.most_nodes
 
     def _search(self, size: int) -> Extent | None:
@@ -217,7 +215,7 @@ class ClassHeap:
         return next((each for each in reversed(self._classes[number]) if each.size >= size), None)
 
     def _insert(self, extent: Extent, size: int) -> None:
-        """Make an extent free with this size, the newest of its class; the caller sets its other fields."""
+        """Make an extent of this size free, the newest of its class; the caller sets the other fields."""
         number = class_down(size, self.bits)
         extents = self._classes[number]
         if not extents:

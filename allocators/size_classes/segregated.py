@@ -1,4 +1,4 @@
-"""Segregated: one list of free extents per power of two, searched if the request may or may not fit.
+"""Segregated: one list of free extents per power of two; only the list of the request's own size is searched.
 
     list 2^11   |..1,900..|..1,300..|          request 1,500: the list of 1,024 to 2,047 is searched,
     list 2^12   |..5,000..|                    then any extent of a longer list is cut

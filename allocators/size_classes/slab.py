@@ -22,7 +22,7 @@ from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
 
 SLABS = 3
-"""Slabs of an arena by default, and the fewest if each slab holds the longest sequence."""
+"""Default number of slabs of an arena, and the minimum if each slab must hold the longest sequence."""
 FIRST_CLASS = 16
 """Slots in the smallest chunk."""
 
@@ -37,13 +37,13 @@ def chunk_sizes(slab: int) -> list[int]:
 
 
 class _Slab:
-    """A slab that belongs to a class: its chunks, by number."""
+    """A slab of some class: its chunks, by number."""
 
     __slots__ = ("allocated", "free", "size")
 
     def __init__(self, size: int, slab: int) -> None:
         self.size = size
-        self.free = list(range(slab // size - 1, -1, -1))  # the next chunk to allocate is the last
+        self.free = list(range(slab // size - 1, -1, -1))  # the last one is allocated next
         self.allocated: dict[int, int] = {}  # chunk -> sequence
 
 
@@ -165,7 +165,7 @@ class Slab(Allocator):
                 yield Region(start + chunks * slab.size, rest, ())
 
     def _allocate(self, seq: int, place: int) -> None:
-        """Give a sequence a chunk of the class's oldest slab with a free one."""
+        """Give a sequence a chunk of the oldest slab of its class that has a free one."""
         number = next(iter(self._classes[place]))
         slab = self._slabs[number]
         chunk = slab.free.pop()
@@ -176,7 +176,7 @@ class Slab(Allocator):
             del self._classes[place][number]
 
     def _give_slab(self, place: int) -> None:
-        """Cut the most recently freed slab without a class into chunks of a class."""
+        """Cut the most recently freed slab into chunks of a class."""
         number = self._unclassed.pop()
         slab = self._slabs[number] = _Slab(self.sizes[place], self.slab_slots)
         self._classes[place][number] = None
@@ -204,7 +204,7 @@ class Slab(Allocator):
         del self._classes[place][number]
         for chunk, seq in sorted(slab.allocated.items()):
             self._allocate(seq, place)
-            self._free_chunks[place] += 1  # the chunk that it leaves
+            self._free_chunks[place] += 1  # free the chunk that it leaves
             slab.free.append(chunk)
             self.copied_slots += slab.size
         slab.allocated.clear()

@@ -22,7 +22,7 @@ class Segment:
     quantum_bits : int
         log2 of the bytes per unit of the heap.
     hint : int
-        Bytes above which a request is refused immediately.
+        Requests above this many bytes are refused immediately.
     requested : int
         Requested bytes of all live allocations.
     """

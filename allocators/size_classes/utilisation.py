@@ -1,4 +1,4 @@
-"""How full a store gets: the loops of Mooncake's benchmark, with our own random number generator.
+"""How full a store gets: the loops of Mooncake's benchmark, with kvsim's own random numbers.
 
     fill the segment; then N times: allocate; while that is refused: evict a random object, try again
 
@@ -42,7 +42,7 @@ class Outcome:
     samples : list of (int, int, int)
         After each tenth of the loop: allocations (rounds), bytes alive, objects alive.
     warm_up, evictions : int
-        Allocations before the loop; victims, including the warm-up's.
+        Allocations before the loop; evictions, including those of the warm-up.
     """
 
     utilisations: list[float] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Objects:
         self.evictions += count
 
     def add(self, size: int, share: float = 0.0, refused: Callable[[], None] | None = None) -> None:
-        """Place an object; while there is no room, evict `share` of all objects, at least one."""
+        """Place an object; while there is no room, evict a share of `share` of all objects, at least one."""
         loan = self.segment.take(size)
         while loan is None:
             if refused:

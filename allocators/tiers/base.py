@@ -8,7 +8,7 @@
 
 A *chunk* is the keys and values of some consecutive blocks; its *key* stands for all text from the first
 token to the end of the chunk. A chunk being written cannot be read, and a chunk being written or read cannot
-be evicted. The caller is a *user*: a request, by its own integer, from `introduce` to `leave`. Keys are
+be evicted. The caller is a *user*: a request with its own integer, from `introduce` to `leave`. Keys are
 numbers from 0 up, and come in pieces (allocators/tiers/pieces.py).
 
 sim/serving/link.py computes how long a transfer takes; sim/serving/offload.py decides on transfers.
@@ -25,7 +25,7 @@ class Found(NamedTuple):
     """The result of a look-up."""
 
     hits: int
-    """leading keys that are there, whether readable yet or not"""
+    """leading keys that the tier has, readable or not"""
     written: bool
     """whether one of them is still being written"""
 
@@ -36,11 +36,11 @@ class Stored:
     Attributes
     ----------
     pieces : sequence of Piece
-        The offered chunks that it did not have and takes, in order.
+        The offered chunks that it lacked and now takes, in order.
     chunks : sequence of int
-        The chunk number for each; only as many numbers if the tier notes none.
+        The number of each chunk; placeholders if the tier does not number chunks.
     evicted : sequence of range
-        Keys that it evicted for them, in order.
+        Keys evicted for them, in order.
     """
 
     __slots__ = ("chunks", "evicted", "pieces")
@@ -54,28 +54,28 @@ class Tier:
 
     capacity: int
     counts_offers: bool = False
-    """whether the number of offers of a key matters"""
+    """whether it counts how often a key is offered"""
 
     @property
     @abstractmethod
     def held(self) -> int:
-        """Chunks that hold something, including those being written."""
+        """Chunks that hold something or are being written."""
 
     @abstractmethod
     def know(self, keys: int) -> None:
-        """Announce that keys are below `keys` from now on."""
+        """Announce that all keys will be below `keys`."""
 
     @abstractmethod
     def introduce(self, user: int) -> None:
-        """Announce a user whose pieces say how deep in one text they are."""
+        """Announce a user whose pieces give the depth of each chunk in one text."""
 
     @abstractmethod
     def find(self, pieces: Sequence[Piece]) -> Found:
-        """How many of these chunks are there, up to the first missing one; changes nothing."""
+        """The number of these chunks that are present, up to the first missing one; changes nothing."""
 
     @abstractmethod
     def lacks(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """The leading chunks, up to the first that is there."""
+        """The leading missing chunks, up to the first present one."""
 
     @abstractmethod
     def load(self, user: int, pieces: Sequence[Piece]) -> Sequence[int]:
@@ -83,7 +83,7 @@ class Tier:
 
     @abstractmethod
     def hold(self, pieces: Sequence[Piece]) -> Sequence[int]:
-        """Like `load`, but does not count as a use: chunks are copied elsewhere."""
+        """Like `load`, for copies to another tier: does not count as a use."""
 
     @abstractmethod
     def loaded(self, pieces: Sequence[Piece]) -> None:
@@ -91,18 +91,18 @@ class Tier:
 
     @abstractmethod
     def store(self, user: int, pieces: Sequence[Piece], kept: Sequence[Piece] = ()) -> Stored | None:
-        """Start to write those of these chunks that are not there; None: there is no room.
+        """Start to write the missing ones of these chunks; None: there is no room.
 
-        Neither these chunks nor the `kept` ones are evicted for it.
+        Neither these chunks nor the `kept` ones are evicted to make room.
         """
 
     @abstractmethod
     def room(self, kept: Sequence[Piece]) -> int:
-        """How many missing chunks there is room for now, if the `kept` ones stay."""
+        """Room for how many missing chunks, now, if the `kept` ones stay."""
 
     @abstractmethod
     def stored(self, pieces: Sequence[Piece], failed: bool = False) -> None:
-        """The write of chunks has ended, or `failed`."""
+        """The write of chunks has ended, or has `failed`."""
 
     @abstractmethod
     def leave(self, user: int) -> None:

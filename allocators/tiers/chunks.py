@@ -3,7 +3,7 @@
 state     of a key: ABSENT, IDLE (can be read or evicted), WRITTEN (being written), READ (being read),
           KEPT (idle, but not to be evicted for the current store)
 
-Which chunk of the host holds a key makes no difference to a run; numbered.py notes it as vLLM does.
+A run does not depend on which chunk of the host holds a key; numbered.py numbers chunks as vLLM does.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ WRITTEN: Final = b"\2"
 READ: Final = b"\3"
 KEPT: Final = b"\4"
 
-# a slice of a bytearray is set to another without a copy, unlike to bytes
+# assigning a bytearray to a slice of another makes no copy, unlike bytes
 _ABSENT, _IDLE, _WRITTEN, _READ, _KEPT = (bytearray(each) for each in (ABSENT, IDLE, WRITTEN, READ, KEPT))
 
 
@@ -30,14 +30,14 @@ class Chunks:
     state : bytearray
         State by key.
     held, idle : int
-        Present keys; those of them that are neither being written nor read.
+        Present keys, and how many of them are neither being written nor read.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.state = bytearray()
         self.held = self.idle = 0
-        self._readers: dict[int, int] = {}  # of keys with more than one reader
+        self._readers: dict[int, int] = {}  # readers of keys that have more than one
 
     @property
     def free(self) -> int:
@@ -45,7 +45,7 @@ class Chunks:
         return self.capacity - self.held
 
     def know(self, keys: int) -> None:
-        """Announce that keys are below `keys` from now on."""
+        """Announce that all keys will be below `keys`."""
         more = keys - len(self.state)
         if more > 0:
             self.state += bytes(more)
@@ -56,7 +56,7 @@ class Chunks:
         return -1 if state == WRITTEN[0] else self._readers.get(key, 1) if state == READ[0] else 0
 
     def clear(self) -> None:
-        """Free all chunks, as at first."""
+        """Free all chunks."""
         self.state[:] = bytes(len(self.state))
         self._readers.clear()
         self.held = self.idle = 0
@@ -87,7 +87,7 @@ class Chunks:
         return kept
 
     def let_go(self, kept: Iterable[Piece]) -> None:
-        """Make chunks that `keep` returned idle again."""
+        """Make chunks protected by `keep` idle again."""
         self.written(kept)
 
     def discard(self, pieces: Iterable[Piece]) -> None:
@@ -125,7 +125,7 @@ class Chunks:
         return range(size(pieces))
 
     def was_read(self, pieces: Iterable[Piece]) -> None:
-        """One reader has finished reading chunks."""
+        """One reader has finished with these chunks."""
         state, readers = self.state, self._readers
         for _, key, count in pieces:
             end = key + count

@@ -21,7 +21,7 @@ class Order:
     """The present chunks, in eviction order."""
 
     def __init__(self, held: dict[int, int]) -> None:
-        self._held = held  # by key: number of look-ups that hold it
+        self._held = held  # key -> number of look-ups that hold it
 
     @abstractmethod
     def enter(self, key: int) -> None:
@@ -33,11 +33,11 @@ class Order:
 
     @abstractmethod
     def take(self) -> int | None:
-        """Remove the next chunk to evict that no look-up holds; None: all are held."""
+        """Remove the next chunk to evict, skipping those held by a look-up; None: all are held."""
 
 
 class InLine(Order):
-    """One line; `moves`: a used chunk moves to its end; `last`: the end is evicted first."""
+    """A single queue; `moves`: a used chunk moves to its end; `last`: the end is evicted first."""
 
     moves, last = False, False
 
@@ -75,7 +75,7 @@ class Mru(InLine):
 
 
 class Lfu(Order):
-    """By number of uses; chunks with equal counts in the order in which they reached the count."""
+    """Evicts by number of uses; ties go to the chunk that reached the count first."""
 
     def __init__(self, held: dict[int, int]) -> None:
         super().__init__(held)
@@ -138,12 +138,12 @@ class LmcacheMemory:
         return len(self._held)
 
     def find(self, keys: Sequence[int]) -> int:
-        """How many leading keys are there."""
+        """The number of leading keys that are present."""
         held = self._held
         return next((place for place, key in enumerate(keys) if key not in held), len(keys))
 
     def hold(self, keys: Sequence[int]) -> int:
-        """Like `find`, but the chunks found count as used and stay until `let_go`."""
+        """Like `find`, but the chunks found count as used and are held until `let_go`."""
         found = self.find(keys)
         for key in keys[:found]:
             self._held[key] += 1
@@ -152,7 +152,7 @@ class LmcacheMemory:
         return found
 
     def let_go(self, keys: Sequence[int]) -> None:
-        """Release chunks that a look-up held."""
+        """Release chunks held by a look-up."""
         for key in keys:
             if self._held[key] < 1:
                 raise InvariantError(f"nobody holds chunk {key}")

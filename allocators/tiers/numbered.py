@@ -1,6 +1,6 @@
 """Chunks with the numbers that vLLM gives them: at first 0, 1, 2, ...; then the one freed last.
 
-A run does without: the recordings of vLLM's manager tell the numbers, and so whatever is compared with them.
+Runs do not need the numbers. Comparisons with recordings of vLLM's manager do, since these contain them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,15 +16,15 @@ class NumberedChunks(Chunks):
     Attributes
     ----------
     shift : list of int
-        By present key, the number of its chunk less the key. Consecutive keys are mostly in consecutive
-        chunks, so that many keys share one integer.
+        Present key -> number of its chunk minus the key. Consecutive keys are mostly in consecutive chunks,
+        so that many keys share one integer.
     """
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self.shift: list[int] = []
-        self._used = 0  # numbers ever allocated
-        self._freed: list[range] = []  # freed numbers, the last one first
+        self._used = 0  # numbers allocated so far
+        self._freed: list[range] = []  # freed numbers, the last one on top
 
     def know(self, keys: int) -> None:
         super().know(keys)
@@ -40,7 +40,7 @@ class NumberedChunks(Chunks):
         return key + self.shift[key]
 
     def _numbers(self, first: int, end: int) -> list[range]:
-        """The chunks of these keys, in the order of the keys."""
+        """The numbers of these keys' chunks, in the order of the keys."""
         shifts = self.shift[first:end]
         if shifts.count(shifts[0]) == end - first:  # usually
             return [range(first + shifts[0], end + shifts[0])]
@@ -63,7 +63,7 @@ class NumberedChunks(Chunks):
         return runs[0] if len(runs) == 1 else [*chain.from_iterable(runs)]
 
     def _reuse(self, count: int) -> list[range]:
-        """Take `count` chunks that were freed, the last first."""
+        """Take `count` freed chunks, the last freed first."""
         freed, found = self._freed, []
         while count:
             run = freed.pop()
@@ -75,7 +75,7 @@ class NumberedChunks(Chunks):
         return found
 
     def _place(self, pieces: Sequence[Piece], runs: Iterable[range]) -> None:
-        """Note that the keys are in these chunks, in this order."""
+        """Assign these chunks to the keys, in this order."""
         shift, left, rest = self.shift, iter(runs), range(0)
         for _, first, length in pieces:
             key, end = first, first + length

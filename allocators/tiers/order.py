@@ -1,8 +1,8 @@
-"""Interface of a tier's eviction order, which knows the users of a chunk and what is pinned.
+"""The eviction order of a tier, which is told the users of chunks and skips pinned chunks.
 
-The policies of allocators/eviction see one use after another, and whatever they choose is evicted. In a tier,
+The policies of allocators/eviction see one use at a time, and their choice is always evicted. In a tier,
 chunks being written or read stay, several are evicted together or none, and vLLM reports the order of use
-only when a request has finished. So its two orders are separate classes.
+only when a request has finished. So vLLM's two orders are separate classes.
 """
 
 from abc import abstractmethod
@@ -17,10 +17,10 @@ class EvictionOrder:
 
     def __init__(self, chunks: Chunks) -> None:
         self.chunks = chunks
-        self._deep: set[int] = set()  # users whose pieces say their depth
+        self._deep: set[int] = set()  # users whose pieces have depths
 
     def know(self, keys: int) -> None:
-        """Announce that keys are below `keys` from now on."""
+        """Announce that all keys will be below `keys`."""
 
     def introduce(self, user: int) -> None:
         """Announce a user whose pieces say how deep in one text they are."""
@@ -39,7 +39,7 @@ class EvictionOrder:
 
     @abstractmethod
     def insert(self, user: int, pieces: Sequence[Piece]) -> None:
-        """A user's chunks are added."""
+        """A user's chunks were added."""
 
     @abstractmethod
     def use(self, user: int, pieces: Sequence[Piece]) -> None:
@@ -51,11 +51,11 @@ class EvictionOrder:
 
     @abstractmethod
     def remove(self, pieces: Sequence[Piece]) -> None:
-        """Chunks could not be written."""
+        """Chunks could not be written and are dropped."""
 
     @abstractmethod
     def choose(self, count: int) -> list[range]:
-        """Choose `count` idle keys to evict, as descending ranges; there are that many."""
+        """Choose `count` idle keys to evict, which must exist; returns descending ranges."""
 
     @abstractmethod
     def leave(self, user: int) -> None:
@@ -63,4 +63,4 @@ class EvictionOrder:
 
     @abstractmethod
     def clear(self) -> None:
-        """Everything is dropped."""
+        """Drop everything."""

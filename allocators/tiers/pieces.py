@@ -1,4 +1,6 @@
-"""Chunks consecutive in a text, with consecutive keys: work is proportional to pieces of any length.
+"""Pieces: chunks that are consecutive in a text and have consecutive keys.
+
+Work is proportional to the number of pieces, whatever their length.
 
     piece      (at, key, count): chunks `at` up to `at + count` of a text have the keys from `key` on
 
@@ -11,7 +13,7 @@ Piece = tuple[int, int, int]
 
 
 def split(state: bytearray, piece: Piece, mark: bytes) -> tuple[list[Piece], list[Piece]]:
-    """The parts of a piece whose keys have the mark, and the others."""
+    """Split a piece into the parts whose keys have the mark, and the others."""
     at, key, count = piece
     shift, end = at - key, key + count
     first = state.find(mark, key, end)
@@ -39,12 +41,12 @@ def keys_of(pieces: Iterable[Piece]) -> Iterator[int]:
 
 
 def one_by_one(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces, split into pieces of one chunk."""
+    """Split the pieces into pieces of one chunk."""
     return ((at + each, key + each, 1) for at, key, count in pieces for each in range(count))
 
 
 def size(pieces: Iterable[Piece]) -> int:
-    """Total chunks of the pieces."""
+    """Number of chunks in the pieces."""
     return sum([count for _, _, count in pieces])
 
 
@@ -59,20 +61,20 @@ def before(pieces: Iterable[Piece], count: int) -> list[Piece]:
 
 
 def overlap(some: Iterable[Piece], others: Sequence[Piece]) -> bool:
-    """Whether the two share a key."""
+    """Whether two pieces share a key."""
     return any(
         key < first + length and first < key + count for _, key, count in some for _, first, length in others
     )
 
 
 def by_depth(pieces: Sequence[Piece], larger_first: bool = False) -> list[Piece]:
-    """Each chunk once, the deepest last; of equally deep ones the smaller key first, or the larger."""
+    """Each chunk once, the deepest last; ties: the smaller key first, or the larger."""
     deep = 0
     for at, _, count in pieces:
         if at < deep:
             break
         deep = at + count
-    else:  # usually: they are in this order
+    else:  # usually already in this order
         return list(pieces)
     sign = -1 if larger_first else 1
     ordered = sorted(dict.fromkeys(pieces), key=lambda piece: (piece[0], sign * piece[1]))
@@ -93,7 +95,7 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def join(found: list[Piece], pieces: Iterable[Piece]) -> None:
-    """Append pieces to others, merged with the last one if they continue it."""
+    """Append pieces to others, merging a piece that continues the last one."""
     for at, key, count in pieces:
         if found:
             before, first, length = found[-1]

@@ -1,4 +1,4 @@
-"""A second pool of blocks, below the GPU's memory: freed blocks can be found until they are taken.
+"""A second pool of blocks, below the GPU's memory: freed blocks can be found until they are reused.
 
     copied to    taken from the head of the queue; its old text is forgotten
     copied       known by its text, and free: the last of the queue
@@ -20,14 +20,14 @@ class SecondPool:
     Attributes
     ----------
     references : dict of int
-        By held block: the number of holders.
+        Held block -> number of holders.
     """
 
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
         self.pool = PrefixPool(blocks, CacheRules())
         self.references: dict[int, int] = {}
-        self._keys: dict[int, int] = {}  # of blocks that had one, by block
+        self._keys: dict[int, int] = {}  # keys, by block
 
     @property
     def free(self) -> int:
@@ -36,7 +36,7 @@ class SecondPool:
 
     @property
     def held(self) -> int:
-        """Blocks that have a text, or are being copied to."""
+        """Blocks that have a text or are being copied to."""
         return self.blocks - self.pool.free + self.pool.cached
 
     def find(self, keys: list[int]) -> list[int]:
@@ -54,7 +54,7 @@ class SecondPool:
         return bool(self.pool.find(key, 1))
 
     def misses(self, key: int, count: int) -> list[int]:
-        """Those of the next `count` keys without a block, the last first."""
+        """Which of the next `count` keys have no block, the last first."""
         return self.pool.unknown(key, count)[::-1]
 
     def know(self, keys: int) -> None:
@@ -62,7 +62,7 @@ class SecondPool:
         self.pool.know(keys)
 
     def hold(self, blocks: Iterable[int]) -> None:
-        """Add a holder to these blocks, which were found."""
+        """Add a holder to blocks that were found."""
         for block in blocks:
             if block in self.references:
                 self.references[block] += 1
@@ -71,7 +71,7 @@ class SecondPool:
                 self.references[block] = 1
 
     def take(self, count: int) -> tuple[list[int], int]:
-        """Take `count` blocks, which must exist; also returns how many of them had a text."""
+        """Take `count` free blocks, which must exist; also returns how many of them had a text."""
         cached = self.pool.cached
         blocks = self.pool.allocate(count)
         for block in blocks:
@@ -80,7 +80,7 @@ class SecondPool:
         return blocks, cached - self.pool.cached
 
     def enter(self, block: int, key: int) -> None:
-        """Let a block be found by its text."""
+        """Let look-ups find a block by its text."""
         self._keys[block] = key
         self.pool.enter(key, [block])
 

@@ -1,4 +1,4 @@
-"""vLLM's CPU tier: chunks that are written through once, and evicted by LRU or ARC.
+"""vLLM's CPU tier: chunks are written through once, and evicted by LRU or ARC.
 
 Follows CPUOffloadingManager of vLLM 0.33.0 (v1/kv_offload/cpu). A store takes all of its missing
 keys or none: if too few chunks can be evicted, the whole store is refused.
@@ -31,9 +31,9 @@ class VllmTier(Tier):
     policy : str
         lru or arc.
     store_threshold : int
-        A key is taken at this many offers; below 2: at the first.
+        A key is stored when it is offered for this many times; below 2: at the first offer.
     numbered : bool
-        Whether chunks have vLLM's numbers, which no decision depends on.
+        Whether chunks get vLLM's numbers, on which no decision depends.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class VllmTier(Tier):
         return found
 
     def _counted(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Those offered often enough, including this time."""
+        """Keys offered often enough, counting this offer."""
         offers = self._offers
         for key in keys_of(pieces):
             if key not in offers and len(offers) >= MOST_COUNTED:

@@ -2,8 +2,8 @@
 
     B1 ( left T1 )  T1 [ used once ]  |target|  T2 [ used again ]  B2 ( left T2 )
 
-A chunk counts as used again when a request that found it there has finished; until then nothing moves. A key
-offered again after its eviction means that its list was too small.
+A chunk counts as used again when a request that found it has finished; until then nothing moves. A key that
+is offered again after its eviction shows that its list was too small.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ Keys = OrderedDict[int, None]
 OFFERED: Final = 0
 OWN: Final = 1
 FOUND: Final = 2
-"""What a user did with a key: offered it without success, added it, found it there."""
+"""What a user did with a key: offered it in vain, added it, or found it."""
 
 
 class VllmArc(EvictionOrder):
@@ -49,7 +49,7 @@ class VllmArc(EvictionOrder):
                 self._found(used, key)
 
     def _used_by(self, user: int, pieces: Sequence[Piece]) -> dict[int, int]:
-        """What a user has used, without these pieces; also records the depths of the pieces."""
+        """What a user has used, except these pieces; also records the depths of the pieces."""
         self._depths.setdefault(user, {}).update((key, at) for at, key, _ in one_by_one(pieces))
         return self._used.setdefault(user, {})
 

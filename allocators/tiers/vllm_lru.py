@@ -8,8 +8,8 @@ becomes a new group. So the tail of a chain is evicted first, and the rest can b
 on. Reading pins a chunk and does not move it. If a user's pieces do not give their depths, each of its
 chunks is a group of its own from the time it is added.
 
-A group is a few runs of consecutive keys. All runs are also in one line by key, so that the runs of any keys
-are found there, and cut where these begin and end.
+A group is a few runs of consecutive keys. One sorted list has all runs by key, to find the runs of given keys
+and to cut them where these begin and end.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ from kvsim.allocators.tiers.pieces import Piece, by_depth, join, joined
 
 
 class Run:
-    """Chunks of one group, consecutive in a text, with consecutive keys (like a piece)."""
+    """Chunks of one group, consecutive in a text and with consecutive keys, like a piece."""
 
     __slots__ = ("at", "count", "group", "key")
 
@@ -37,13 +37,13 @@ class Group:
     Attributes
     ----------
     age : int
-        Older groups have smaller ones.
+        Older groups have smaller ages.
     runs : list of Run
         The last is evicted first.
     running : bool
         Whether it is the group of a running user.
     unsorted : bool
-        Whether it has got runs since they were sorted by depth.
+        Whether runs were added since the last sort by depth.
     """
 
     __slots__ = ("age", "running", "runs", "unsorted")
@@ -74,22 +74,22 @@ class VllmLru(EvictionOrder):
     Attributes
     ----------
     groups : dict of Group
-        By age, the oldest first.
+        Age -> group, the oldest first.
     """
 
     def __init__(self, chunks: Chunks) -> None:
         super().__init__(chunks)
-        self.groups: OrderedDict[int, Group] = OrderedDict()  # its first is found at once, whatever has left
-        self._keys: list[int] = []  # at which runs begin
-        self._runs: list[Run] = []  # in that order
-        self._age = 0  # of the newest group
-        self._own: dict[int, Group] = {}  # by user
-        self._used: dict[int, list[Piece]] = {}  # by user, in the order of use
+        self.groups: OrderedDict[int, Group] = OrderedDict()  # finds the oldest group at once
+        self._keys: list[int] = []  # first keys of all runs
+        self._runs: list[Run] = []  # the runs, in the same order
+        self._age = 0  # age of the newest group
+        self._own: dict[int, Group] = {}  # group by user
+        self._used: dict[int, list[Piece]] = {}  # what each user has used, in order
 
     def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
         if usable != missing:
             self.use(user, usable)
-        elif usable:  # most often: none of it is in any group
+        elif usable:  # usually none of it is in any group
             self._own_group(user, usable)
 
     def insert(self, user: int, pieces: Sequence[Piece]) -> None:
@@ -142,7 +142,7 @@ class VllmLru(EvictionOrder):
             group.runs = [run for _, key, count in deep for run in self._within(key, key + count)]
 
     def _take_last(self, group: Group, most: int, taken: list[range]) -> int:
-        """Take up to `most` of the last idle keys of a group, the last first; returns how many."""
+        """Take up to `most` idle keys from the end of a group, the last first; returns how many."""
         left, state = most, self.chunks.state
         for run in reversed(group.runs[:]):
             end = run.key + run.count
@@ -158,7 +158,7 @@ class VllmLru(EvictionOrder):
         return most - left
 
     def _take_idle(self, run: Run, most: int, taken: list[range]) -> int:
-        """The same for a run of which not all are idle."""
+        """Like `_take_last`, for a run in which not all keys are idle."""
         left, state, key, end = most, self.chunks.state, run.key, run.key + run.count
         while left and (last := state.rfind(IDLE, key, end)) >= 0:
             states = state[max(key, last + 1 - left) : last + 1]
@@ -174,7 +174,7 @@ class VllmLru(EvictionOrder):
     def leave(self, user: int) -> None:
         own = self._own.pop(user, None)
         self._renew(self.head_first(user, self._used.pop(user, ())))
-        if own is not None and not own.runs:  # all that was in it was used
+        if own is not None and not own.runs:  # all its runs are used up
             del self.groups[own.age]
 
     def clear(self) -> None:
@@ -192,7 +192,7 @@ class VllmLru(EvictionOrder):
         return group
 
     def _own_group(self, user: int, used: Sequence[Piece]) -> Group | None:
-        """The group of a running user, who uses this now; None: the depth of its chunks is unknown."""
+        """The group of a running user, which becomes current; None: the depth of its chunks is unknown."""
         join(self._used.setdefault(user, []), used)
         own = self._own.get(user)
         if own is None and user in self._deep:
@@ -200,14 +200,14 @@ class VllmLru(EvictionOrder):
         return own
 
     def _renew(self, pieces: Iterable[Piece]) -> None:
-        """Make those of these chunks that are present the most recently used."""
+        """Make the present ones of these chunks the most recently used."""
         group = self._new_group()
         self._move(group, joined(pieces))
         if not group.runs:
             del self.groups[group.age]
 
     def _move(self, group: Group, pieces: Iterable[Piece]) -> None:
-        """Move to a group those of these chunks that are in older ones."""
+        """Move those of these chunks that are in older groups to a group."""
         for at, key, count in pieces:
             for run in self._within(key, key + count):
                 if run.group.age < group.age:
@@ -221,7 +221,6 @@ class VllmLru(EvictionOrder):
     # -- runs by key --------------------------------------------------------------------------
 
     def _add(self, group: Group, at: int, key: int, count: int) -> None:
-        """Add chunks that are in no group."""
         if not group.lengthen(at, key, count):
             run = Run(at, key, count, group)
             group.append(run)
@@ -230,7 +229,7 @@ class VllmLru(EvictionOrder):
             self._runs.insert(place, run)
 
     def _within(self, key: int, end: int) -> list[Run]:
-        """The runs of the keys from `key` up to `end`, without what is outside."""
+        """The runs of the keys from `key` up to `end`, cut to this range."""
         place = bisect_left(self._keys, key)
         if place:
             before = self._runs[place - 1]
@@ -244,7 +243,7 @@ class VllmLru(EvictionOrder):
         return self._runs[place:stop]
 
     def _cut(self, place: int, key: int) -> None:
-        """Cut a run in two; the second begins with `key`."""
+        """Cut a run in two; the second one starts at `key`."""
         run = self._runs[place]
         kept, runs = key - run.key, run.group.runs
         rest = Run(run.at + kept, key, run.count - kept, run.group)
@@ -254,7 +253,7 @@ class VllmLru(EvictionOrder):
         runs.insert(runs.index(run) + 1, rest)
 
     def _shorten(self, run: Run, end: int) -> None:
-        """Let a run end before this key; it leaves if that is its first."""
+        """Shorten a run so that it ends before this key; remove it if nothing is left."""
         run.count = end - run.key
         if not run.count:
             place = bisect_left(self._keys, run.key)

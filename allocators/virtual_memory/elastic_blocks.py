@@ -5,8 +5,8 @@
 
 *Allocate* n blocks: from those set aside (`reserve`); from a partly free page (page_choice.py); else from a
 new page. Within a page, blocks are allocated in the order of its list. If a page is needed and there is none,
-the blocks are returned to where they came from and the answer is None. *Free*: blocks go to the end of their
-page's list; an empty page returns to the pool; a page with one block stays mapped.
+the blocks are put back and the call returns None. *Free*: blocks go to the end of their page's list; an empty
+page returns to the pool; a page with one block stays mapped.
 
 `resize` to less than is in use frees what was set aside and starts a shrink: only partly free pages are used
 for allocation until few enough blocks are alive.
@@ -72,7 +72,7 @@ class ElasticBlocks:
 
     @property
     def blocks_per_page(self) -> int:
-        """Whole blocks per page; if blocks straddle pages, some pages hold one less."""
+        """Whole blocks per page; if blocks straddle pages, some pages hold one fewer."""
         return self.page_bytes // self.block_bytes
 
     def blocks_of(self, page: int) -> range:
@@ -81,7 +81,7 @@ class ElasticBlocks:
         return range(first, (page + 1) * self.page_bytes // self.block_bytes)
 
     def page_of(self, block: int) -> int:
-        """The page in which a block begins."""
+        """The page in which a block starts."""
         return block * self.block_bytes // self.page_bytes
 
     @property
@@ -95,7 +95,7 @@ class ElasticBlocks:
 
     @property
     def allocated_blocks(self) -> int:
-        """Live blocks, as a shrink counts them: including unused parts of pages."""
+        """Live blocks as a shrink counts them, which includes unused parts of pages."""
         return (len(self.full) + len(self.part_free)) * self.blocks_per_page - self.free_blocks
 
     def allocate(self, count: int) -> list[int] | None:
@@ -211,7 +211,7 @@ class ElasticBlocks:
             self.pool.map_ahead()
 
     def _new_page(self) -> int:
-        """Take a page with a block from the pool; pages without any are parked as full."""
+        """Get a page from the pool; pages that hold no whole block are parked as full."""
         while (page := self.pool.take()) != NONE:
             blocks = self.blocks_of(page)
             if blocks:
@@ -222,7 +222,7 @@ class ElasticBlocks:
         return NONE
 
     def _give_back_to(self, page: int, blocks: list[int]) -> bool:
-        """Add free blocks to a page, which becomes the last partly free one; True: it is empty now."""
+        """Return free blocks to a page, which becomes the last partly free one; True if it is now empty."""
         free = self.part_free.pop(page, [])
         self._least = NONE
         self.full.pop(page, None)

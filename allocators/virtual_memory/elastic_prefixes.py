@@ -34,7 +34,7 @@ class ElasticPrefixes:
     Attributes
     ----------
     counts : dict of int
-        Holders of each block that has any; without caching they are never decremented, as in the original.
+        Holders of each held block; without caching they are never decremented, as in the original.
     evictable : dict
         Blocks without a holder whose text can be found, least recently used first.
     known : dict of dict
@@ -56,7 +56,7 @@ class ElasticPrefixes:
         return self.blocks.available + len(self.evictable)
 
     def find(self, keys: Iterable[Hashable]) -> list[int]:
-        """The blocks of the longest prefix of a text that is there."""
+        """The blocks of the longest cached prefix of a text."""
         found: list[int] = []
         for key in keys:
             blocks = self.known.get(key)
@@ -73,7 +73,7 @@ class ElasticPrefixes:
                 self.evictable.pop(block, None)
 
     def allocate(self, count: int) -> list[int] | None:
-        """Allocate blocks for a request, evicting as many as are missing; None if there are too few."""
+        """Allocate blocks for a request, evicting if necessary; None if there are too few."""
         if count > self.free:
             return None
         blocks: list[int] | None = None
@@ -100,7 +100,7 @@ class ElasticPrefixes:
             self._keys[block] = key
 
     def give_back(self, blocks: Sequence[int]) -> None:
-        """Release the blocks of an ended request, given in eviction order."""
+        """Release the blocks of a finished request, given in eviction order."""
         if not self.caching:
             self.blocks.give_back(blocks)
             return
@@ -143,7 +143,7 @@ class ElasticPrefixes:
             self._keys.clear()
 
     def _whole_pages(self, most: int) -> list[int]:
-        """At most `most` evictable blocks of pages that hold nothing else, the cheapest page first."""
+        """At most `most` evictable blocks, of pages that hold nothing else, cheapest page first."""
         rank = {block: at for at, block in enumerate(self.evictable)}
         by_page: dict[int, list[int]] = {}
         for block in rank:
@@ -167,7 +167,7 @@ class ElasticPrefixes:
         self.blocks.give_back(blocks)
 
     def _forget(self, block: int) -> None:
-        """Stop look-ups from finding this block's text."""
+        """Make look-ups no longer find this block's text."""
         key = self._keys.pop(block, None)
         if key is not None:
             del self.known[key][block]

@@ -23,7 +23,7 @@ from kvsim.allocators.virtual_memory.page_pool import PagePool
 
 PAGE_BYTES = 2 << 20
 MAP_NS, UNMAP_NS = 69_000, 57_000
-"""for a page of 2 MiB: table 3 of arXiv 2405.04437"""
+"""Nanoseconds per driver call for a page of 2 MiB: table 3 of arXiv 2405.04437."""
 
 
 class ElasticTables(Allocator):
@@ -71,7 +71,7 @@ class ElasticTables(Allocator):
         self._blocks_in = [len(self.blocks.blocks_of(page)) for page in range(count)]
         self.most_blocks = sum(self._blocks_in)
         self.straddling = self.capacity_slots - self.most_blocks * self._block
-        self._allocated = 0  # blocks
+        self._allocated = 0  # by sequence
 
     @property
     def block_slots(self) -> int:
@@ -153,7 +153,7 @@ class ElasticTables(Allocator):
         return as_regions(self._rows())
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
-        """The field values of each region."""
+        """The fields of each region as rows."""
         block_slots, size, per_token = self._block, self.block_size, self.slots_per_token
         owners: dict[int, tuple[int, ...]] = {}
         firsts: dict[int, int] = {}
@@ -179,14 +179,14 @@ class ElasticTables(Allocator):
             yield end, self.capacity_slots - end, (), 0, False, False, 1, ""
 
     def is_cached(self, block: int) -> bool:
-        """Whether a block without a holder still has a findable text."""
+        """Whether a block without a holder has a findable text."""
         return False
 
     def _count_of(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
     def _are_mapped(self, count: int) -> bool:
-        """Whether `count` blocks are free in mapped pages."""
+        """Whether mapped pages have `count` free blocks."""
         missing = count - self.blocks.free_blocks
         return missing <= 0 or missing <= sum(map(self._blocks_in.__getitem__, self.blocks.pool.reserved))
 
@@ -198,7 +198,6 @@ class ElasticTables(Allocator):
         return blocks
 
     def _count(self) -> None:
-        """Update the counts from the pages."""
         blocks, pool = self.blocks, self.blocks.pool
         self.used_slots = self._allocated * self._block
         reserved = sum(map(self._blocks_in.__getitem__, pool.reserved))

@@ -10,7 +10,7 @@ is empty goes to the front of the list, any other to the front of its bucket.
 from collections.abc import Iterable
 
 FRONT = -1
-"""Sentinel before the first key and after the last."""
+"""Sentinel before the first key and after the last one."""
 
 _PRIMES = (
     *(2, 5, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 103, 109),
@@ -80,10 +80,10 @@ def _buckets(wanted: int) -> int:
 
 
 def hash_order(keys: Iterable[int], reserved: int) -> list[int]:
-    """The keys in map order, inserted one by one after `reserve(reserved)`."""
+    """The keys in the order of the map, after `reserve(reserved)` and inserting them one by one."""
     different, buckets = list(dict.fromkeys(keys)), _buckets(reserved)
     found = _inserted(different[:buckets], buckets)
-    while buckets < len(different):  # a larger table: all are reinserted, in order
+    while buckets < len(different):  # the table grew: all keys are reinserted, in order
         more, larger = different[buckets:], _buckets(2 * buckets)
         found = _inserted([*found, *more[: larger - buckets]], larger)
         buckets = larger
@@ -93,7 +93,7 @@ def hash_order(keys: Iterable[int], reserved: int) -> list[int]:
 def _inserted(keys: Iterable[int], buckets: int) -> list[int]:
     """The list of a table: each key goes before those of its bucket, or to the front."""
     following: dict[int, int] = {FRONT: FRONT}
-    before: dict[int, int] = {}  # by non-empty bucket: the key before its first
+    before: dict[int, int] = {}  # non-empty bucket -> the key before its first
     for key in keys:
         place = before.setdefault(key % buckets, FRONT)
         following[key] = behind = following[place]

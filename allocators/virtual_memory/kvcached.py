@@ -8,9 +8,9 @@ A sequence has a table of blocks (elastic_tables.py). They come from the partly 
 (elastic_blocks.py), so that pages become empty and other processes on the GPU can use them; a thread maps
 five pages ahead. Waste per sequence: less than a block. A map takes one call per layer's K and V.
 
-With `cache`, full blocks are found by their text (elastic_prefixes.py) while a sequence holds them, and then
-while they are among the last 16,000 unheld tokens: more would keep pages mapped. Answers count among them,
-though no request asks for them again.
+With `cache`, full blocks can be found by their text (elastic_prefixes.py) while a sequence holds them, and
+afterwards while they are among the last 16,000 unheld tokens: more would keep too many pages mapped. Answers
+count too, though no request asks for them again.
 
 Time per call, in microseconds: 2 + 29 + 38 to map, create and set the access of a page of 2 MiB, 34 + 23 to
 unmap and release it (table 3 of vAttention's paper, arXiv 2405.04437).
@@ -69,8 +69,8 @@ class Kvcached(ElasticTables):
         most_kept = most_kept_tokens if most_kept_tokens < 0 else most_kept_tokens // self.block_size
         self.prefixes = ElasticPrefixes(self.blocks, most_kept)
         self._texts = Texts(self.block_size)
-        self._known: dict[int, Known] = {}  # of each sequence
-        self._left_over: dict[int, list[Keys]] = {}  # by name: private keys of an evicted sequence
+        self._known: dict[int, Known] = {}  # by sequence
+        self._left_over: dict[int, list[Keys]] = {}  # private keys of an evicted sequence, by its name
 
     def is_cached(self, block: int) -> bool:
         return block in self.prefixes.evictable
@@ -130,7 +130,7 @@ class Kvcached(ElasticTables):
         return True
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Let full blocks be found from now on, as far as others may share their text."""
+        """Let look-ups find full blocks from now on, as far as others may share their text."""
         if not self.caches:
             return
         known, full = self._known[seq], tokens // self.block_size
@@ -139,7 +139,7 @@ class Kvcached(ElasticTables):
             known.full = full
 
     def evict(self, seq: int) -> None:
-        """Release a sequence that will return; it also finds its private blocks then."""
+        """Release a sequence that will return; it can then also find its private blocks."""
         if self.caches and seq in self._known:
             known = self._known[seq]
             if known.own != NOBODY and known.full > known.shareable:
@@ -164,11 +164,11 @@ class Kvcached(ElasticTables):
         self._leave(seq)
 
     def _enter_for_nobody(self, blocks: Sequence[int]) -> None:
-        """Cache blocks although no request will ask for their text again."""
+        """Cache the rest although no request will ask for its text again."""
         self.prefixes.enter(blocks, [-1 - block for block in blocks])
 
     def _enter(self, seq: int, start: int, stop: int) -> None:
-        """Let blocks `start` up to `stop` (exclusive) of a sequence be found."""
+        """Let look-ups find blocks `start` up to `stop` (exclusive) of a sequence."""
         for at, key, count in self._known[seq].pieces(start, stop):
             self.prefixes.enter(self._table[seq][at : at + count], range(key, key + count))
 
@@ -182,7 +182,7 @@ class Kvcached(ElasticTables):
         self._count()
 
     def _allocate(self, count: int) -> list[int]:
-        """Allocate blocks, given room; if blocks straddle pages, kvcached counts more than exist."""
+        """Allocate blocks, given room; if blocks straddle pages, kvcached counts more than there are."""
         if not self.caches:
             return super()._allocate(count)
         pool = self.prefixes

@@ -30,7 +30,7 @@ class PagePool:
     physical : int
         Pages that the GPU has for it.
     least_reserved, most_reserved : int
-        Empty pages that the thread maps ahead; maximum empty pages that stay mapped.
+        Empty pages that the thread maps ahead, and the most empty pages that stay mapped.
     ahead : bool
         Whether there is a thread.
 
@@ -77,7 +77,7 @@ class PagePool:
         return max(0, self.physical - self.mapped)
 
     def take(self) -> int:
-        """Allocate a mapped page; `NONE` if there is no id or no memory for it."""
+        """Allocate a mapped page; `NONE` if there is no page id or no memory."""
         if self.reserved:
             page = self.reserved.popleft()
             if self.ahead and len(self.reserved) < self.least_reserved:
@@ -92,13 +92,13 @@ class PagePool:
         return page
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """Free empty pages: up to `most_reserved` stay mapped, the others are unmapped."""
+        """Free empty pages: up to `most_reserved` stay mapped, the rest are unmapped."""
         keep = max(0, self.most_reserved - len(self.reserved))
         self.reserved += pages[:keep]
         self._unmap(pages[keep:])
 
     def map_ahead(self) -> None:
-        """Work of the woken thread: map until `least_reserved` pages are ready."""
+        """Do the work of the thread: map until `least_reserved` empty pages are ready."""
         count = min(self.least_reserved - len(self.reserved), len(self.free), self.physical_left)
         for _ in range(count):
             self.reserved.append(self.free.popleft())
@@ -111,7 +111,7 @@ class PagePool:
         self._unmap(pages)
 
     def resize(self, pages: int) -> bool:
-        """Resize the range to `pages`; False if too many are in use, though reserved ones may be gone."""
+        """Resize the range to `pages`; False if too many are in use (reserved ones may then be gone)."""
         if pages < self.in_use:
             return False
         if pages >= self.total:
@@ -127,7 +127,7 @@ class PagePool:
         return True
 
     def sort_free(self) -> None:
-        """Allocate the lowest ids first again."""
+        """Allocate the lowest ids first from now on."""
         self.free = deque(sorted(self.free))
 
     def _extend(self, count: int) -> None:

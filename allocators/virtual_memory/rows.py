@@ -13,9 +13,9 @@ A row's pages stay mapped when its sequence ends (deferred reclamation) and serv
 Before a step (`before_step`), missing pages are mapped while it waits; after it, a thread maps what the next
 step will need (`after_step`). If the pool is short, rows give up unneeded pages, the highest row first.
 
-`place` has two ways to choose a row. `literal` does what the code does: the first free row, unless a later
-one has enough pages and fewer than the candidate; so a first row with too few pages is never replaced. `best`
-takes the row with the fewest sufficient pages, else the one with the most.
+`place` has two ways to choose a row. `literal` follows the code: the first free row, unless a later row has
+enough pages and fewer than the candidate. So a first row with too few pages is never replaced. `best` takes
+the row with the fewest pages that suffice, else the row with the most.
 
 Work of the thread after a step:
 
@@ -43,7 +43,7 @@ NONE = -1
 CHOICES = ("literal", "best")
 NEVER = 1 << 62
 EAGER_STEPS = 10
-"""Pages are mapped ahead for lengths up to 9 tokens longer."""
+"""Pages are mapped ahead for lengths of up to 9 more tokens."""
 EAGER_KVBLOCKS = 2
 """Maximum kvblocks mapped ahead in one step."""
 
@@ -90,7 +90,7 @@ class Rows:
         if choice not in CHOICES:
             raise ValueError(f"choice must be literal or best, got {choice!r}")
         self.count, self.kvblocks = rows, kvblocks
-        self._pool = list(range(kvblocks))  # the next one to map is the last
+        self._pool = list(range(kvblocks))  # the last one is mapped next
         self.page_tokens = page_tokens
         self.most_mapped = most_mapped
         self.deferred = deferred
@@ -99,7 +99,7 @@ class Rows:
         self.mapped = [0] * rows
         self.lengths = [0] * rows
         self._active: list[int] = []  # rows with a sequence
-        self._rows_used = 0  # no row from here on was ever mapped
+        self._rows_used = 0  # rows from here on were never mapped
         self.maps = 0
         self.unmaps = 0
 
@@ -109,7 +109,7 @@ class Rows:
         return len(self._pool)
 
     def unmapped(self) -> tuple[int, ...]:
-        """Numbers of unmapped kvblocks, the next one to map last."""
+        """Numbers of unmapped kvblocks, in reverse mapping order."""
         return tuple(self._pool)
 
     def needed(self, tokens: int) -> int:
@@ -118,16 +118,16 @@ class Rows:
 
     @property
     def overcommitted(self) -> int:
-        """Kvblocks mapped beyond need; below 0: still to be mapped. The original wraps around."""
+        """Kvblocks mapped beyond need; negative: still to be mapped. In the original this wraps around."""
         return sum(self.mapped) - sum(map(self.needed, self.lengths))
 
     @property
     def free(self) -> int:
-        """Kvblocks that the scheduler may count on."""
+        """Kvblocks that the scheduler counts as free."""
         return self.pool + self.overcommitted
 
     def place(self, tokens: int) -> int:
-        """Give a new sequence a row; `NONE` if none is free. Maps nothing yet."""
+        """Give a new sequence a row; `NONE` if none is free. Maps nothing."""
         row = self.row_for(self.needed(tokens))
         if row != NONE:
             self.lengths[row] = tokens
@@ -135,7 +135,7 @@ class Rows:
         return row
 
     def row_for(self, need: int) -> int:
-        """The row that a sequence needing `need` kvblocks would get."""
+        """The row for a sequence that needs `need` kvblocks."""
         mapped, lengths, best = self.mapped, self.lengths, self.choice == "best"
         if len(self._active) == self.count:
             return NONE
@@ -151,17 +151,17 @@ class Rows:
         return chosen
 
     def leave(self, row: int) -> None:
-        """Remove the row's sequence; its pages stay."""
+        """Remove the row's sequence; its pages stay mapped."""
         self.lengths[row] = 0
         self._active.remove(row)
 
     def before_step(self, lengths: Sequence[int]) -> bool:
-        """Map what sequences of these lengths lack, row by row; False: ran out of memory on the way."""
+        """Map what sequences of these lengths lack, row by row; False: memory ran out on the way."""
         self._set(lengths)
         return all(self.map_for(row) for row in range(len(self.mapped)))
 
     def map_for(self, row: int) -> bool:
-        """Map what a row lacks, from the pool or from unneeded pages of other rows; False: too few."""
+        """Map what a row lacks, from the pool or from unneeded pages of other rows; False: not enough."""
         lacks = self.needed(self.lengths[row]) - self.mapped[row]
         if lacks <= 0:
             return True
@@ -183,7 +183,7 @@ class Rows:
         self._active = [row for row, length in enumerate(lengths) if length]
 
     def _map(self, row: int, count: int) -> bool:
-        """Map `count` kvblocks, as far as the row's addresses go; False, and none, if the pool is short."""
+        """Map `count` kvblocks, up to the row's end; False, mapping none, if the pool is short."""
         if len(self._pool) < count:
             return False
         count = min(count, self.most_mapped - self.mapped[row])
@@ -215,7 +215,7 @@ class Rows:
             self._unmap_one()
 
     def _after_step_in_need(self) -> None:
-        """`after_step` if the pool is short, or rows have lengths for which nothing is mapped."""
+        """`after_step` if the pool is short, or if some rows have not yet been mapped for."""
         size, most = self.page_tokens, self.most_mapped
         mapped, lengths = self.mapped, self.lengths
         rows, left, wanted = [], [], 0
@@ -236,11 +236,11 @@ class Rows:
             self._unmap_one()
 
     def pass_steps(self, most: int, unmaps: bool) -> Iterator[int]:
-        """Repeat `after_step`, each time with sequences one token longer, except the first time.
+        """Repeat `after_step`; before each repetition every sequence gets a token.
 
-        Yields the number of mapped kvblocks; ends before a step after which more than `most` might be
-        mapped, pages taken from a row with a sequence, or any unmapped although not allowed (`unmaps`).
-        `lengths` stay unchanged.
+        Yields the number of mapped kvblocks after each. Stops before a step after which more than `most`
+        might be mapped, pages might be taken from a row with a sequence, or, without `unmaps`, any might be
+        unmapped. `lengths` stay unchanged.
         """
         full = self._full_within(NEVER)
         if min(full, default=0) < 0 or most <= EAGER_KVBLOCKS or not (unmaps or self.deferred):
@@ -256,7 +256,7 @@ class Rows:
             yield self.maps - self.unmaps
 
     def lengthen(self, tokens: int, but: Sequence[int] = ()) -> list[int]:
-        """Lengthen all sequences except `but`, as far as their rows go; returns the rows."""
+        """Lengthen all sequences except `but`, up to the ends of their rows; returns the rows."""
         lengths, longest = self.lengths, self.most_mapped * self.page_tokens
         rows = [row for row in self._active if lengths[row] < longest and row not in but]
         for row in rows:
@@ -271,7 +271,7 @@ class Rows:
             self.lengths[row] -= 1
 
     def _full_within(self, tokens: int) -> dict[int, list[int]]:
-        """Rows with room for fewer than `tokens`, by room and in order, except fully mapped ones."""
+        """Rows with room for fewer than `tokens`, by room and in order, without fully mapped ones."""
         size, most, mapped, lengths = self.page_tokens, self.most_mapped, self.mapped, self.lengths
         full: dict[int, list[int]] = {}
         for row in self._active:
@@ -286,8 +286,8 @@ class Rows:
     def _map_soon(self, full: dict[int, list[int]], now: int, wanted: Sequence[int]) -> None:
         """Map a kvblock for each row that is full now; if these are fewer than two, for some soon full.
 
-        `full` has the other rows by the step after which they are full; all mapped rows are reentered. As the
-        original checks for two only after a row, row 0 gets what it lacks even then.
+        `full` has the other rows by the step after which they are full; rows that are mapped here are entered
+        again. The original checks for two only after a row, so row 0 always gets what it lacks.
         """
         pool, mapped, blocks = self._pool, self.mapped, self.blocks
         size, most, left = self.page_tokens, self.most_mapped, EAGER_KVBLOCKS - len(wanted)
@@ -316,7 +316,7 @@ class Rows:
                 return
 
     def _take_idle(self, wanted: int, longer: int) -> bool:
-        """Like `reclaim`, with sequences `longer`, but only from rows without one; else do nothing."""
+        """Like `reclaim`, with sequences `longer`, but only from rows without a sequence; else do nothing."""
         size, mapped, chosen, have = self.page_tokens, self.mapped, [], len(self._pool)
         for row in range(self._rows_used - 1, -1, -1):
             if not mapped[row]:
@@ -335,9 +335,9 @@ class Rows:
         return False
 
     def _map_ahead(self, rows: Sequence[int], left: Sequence[int]) -> None:
-        """Map for lengths 1 to 9 tokens longer; these rows, with `left` tokens of room, may need some.
+        """Map for lengths 1 to 9 tokens longer; only these rows, with `left` tokens of room, may need it.
 
-        Two kvblocks are enough, but this is checked only after a row: so row 0 gets what it lacks even then.
+        Stops at two kvblocks, but checks only after a row, so row 0 always gets what it lacks.
         """
         done = 0
         for ahead in range(1, EAGER_STEPS):
@@ -354,13 +354,13 @@ class Rows:
                         return
 
     def _lacks(self, row: int, ahead: int) -> int:
-        """Kvblocks that a row will lack when its sequence is `ahead` tokens longer."""
+        """Kvblocks that a row lacks once its sequence is `ahead` tokens longer."""
         mapped = self.mapped[row]
         lacks = -(-(self.lengths[row] + ahead) // self.page_tokens) - mapped
         return 0 if lacks < 0 or mapped == self.most_mapped else lacks
 
     def _unmap_one(self) -> None:
-        """Unmap a kvblock of the highest row without a sequence that has any, except the lowest such row."""
+        """Unmap a kvblock of the highest mapped row without a sequence; the lowest such row keeps its own."""
         rows = [row for row, length in enumerate(self.lengths) if not length]
         row = next((row for row in reversed(rows[1:]) if self.mapped[row]), NONE)
         if row != NONE:

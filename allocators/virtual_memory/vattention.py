@@ -220,21 +220,20 @@ class VAttention(Allocator):
         return equal_regions(size, owners, firsts, idle=idle, per_token=repeat(per_token))
 
     def _within(self, tokens: int) -> int:
-        """`tokens`, capped at what a row can hold."""
+        """`tokens`, capped at the length of a row."""
         return min(tokens, self.rows.most_mapped * self.page_tokens)
 
     def _need(self, tokens: int) -> int:
-        """Kvblocks of a sequence, capped at a row's addresses, which hold the longest."""
+        """Kvblocks of a sequence, capped at the length of a row."""
         return self.rows.needed(self._within(tokens))
 
     def _map(self, row: int, more: int) -> None:
-        """Give a row `more` kvblocks, of which some may already be mapped."""
+        """Map `more` kvblocks to a row; some may already be mapped."""
         assert row != NONE and self.rows.map_for(row)
         self.used_slots += more * self.kvblock_slots
         self._count()
 
     def _count(self) -> None:
-        """Update the counts from the rows."""
         rows = self.rows
         self.maps, self.unmaps = rows.maps * self.calls, rows.unmaps * self.calls
         self.idle_slots = (rows.maps - rows.unmaps) * self.kvblock_slots - self.used_slots
@@ -259,7 +258,7 @@ class VAttention256K(VAttention):
 
 
 class VAttention2M(VAttention):
-    """Pages of 2 MiB, the only size of CUDA's own driver."""
+    """Pages of 2 MiB, the only size that CUDA's own driver has."""
 
     idea = "as vattention, with pages of 2 MiB: no driver of its own"
     wastes = "< 2 * layers pages: 128 MiB (Llama-3-8B); nothing between"
@@ -268,7 +267,7 @@ class VAttention2M(VAttention):
 
 
 class VAttentionBestFit(VAttention):
-    """A new sequence gets the row with the best-fitting number of pages."""
+    """Gives a new sequence the row that fits best."""
 
     idea = "as vattention; a new sequence gets the row that fits best"
     used_by = "nobody: what vAttention's comment says"

@@ -8,10 +8,11 @@ Early versions call them `ttft`, `timestamp_ns` and `credit_phase`, and put the 
 `records`. Warm-up requests are left out. `inter_chunk_latency` lists the gaps of a request;
 `inter_token_latency` is (E2E - TTFT) / (output - 1), one number per request, which others call TPOT.
 
-Lengths are those counted by the server (`usage_prompt_tokens`, `usage_completion_tokens`) if it did: a client
-that recounts the text's tokens gets other numbers. `usage_prompt_cache_read_tokens` are the prefix cache
-hits. `conversation_id` is that of the data, which may be sent several times; each actual conversation has its
-own `x_correlation_id`. Cancelled requests loaded the server, and did not fail.
+Lengths are the server's counts (`usage_prompt_tokens`, `usage_completion_tokens`) if there are any: a client
+that counts the tokens of the text gets other numbers. `usage_prompt_cache_read_tokens` are the prefix cache
+hits. `conversation_id` names a conversation of the data set, which may be sent several times; each actual
+conversation has its own `x_correlation_id`. Cancelled requests put load on the server and do not count as
+failed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -124,7 +125,6 @@ class _Columns:
         self._sessions.append(str(about.get("x_correlation_id") or about.get("conversation_id")))
 
     def requests(self, where: str) -> Requests:
-        """All lines."""
         columns, sessions = self._columns, self._sessions
         cached = tokens(where, _CACHED[0], columns["cached"])
         return Requests(
@@ -145,7 +145,7 @@ def _begun(where: str, about: Mapping[str, Any]) -> float | None:
 
 
 def aiperf_summary(path: Path, record: Mapping[str, Any], notes: list[str]) -> MeasuredRun:
-    """The run that a summary describes."""
+    """The run described by a summary."""
     where = f"result {path}"
     metrics = inside(where, record, "records") or record
     told: dict[Key, float] = {}
@@ -184,7 +184,7 @@ def aiperf_summary(path: Path, record: Mapping[str, Any], notes: list[str]) -> M
 
 
 def _load(where: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """The load settings, and the models' names: newer versions have a list of phases."""
+    """The load settings and the names of the models; newer versions have a list of phases."""
     endpoint = inside(where, config, "endpoint")
     names = rows(where, endpoint, "model_names")
     items = rows(where, inside(where, config, "models"), "items")
@@ -195,7 +195,7 @@ def _load(where: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], lis
 
 
 def with_summary(run: MeasuredRun, summary: MeasuredRun) -> MeasuredRun:
-    """A run's requests, with its summary's data on the load."""
+    """A run's requests, with the load settings of its summary."""
     return replace(
         run,
         told=summary.told,

@@ -11,7 +11,7 @@ PANEL = "Replay"
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(Pictures):
-    """What is read, fitted and changed, and where pictures go."""
+    """What to read, fit and change, and where to put pictures."""
 
     log: Path | None = option(
         "vLLM's start-up log: flags, and the size of the KV cache.",

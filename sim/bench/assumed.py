@@ -1,4 +1,4 @@
-"""How measured servers were run, if their data points do not say: by their scripts, or assumed.
+"""The settings of measured servers whose data points omit them: from their launch scripts, or assumed.
 
 flags      seats, tokens per step, share of the memory, experts: from the script that launched the server
 cache      fp8 if that script says so
@@ -32,7 +32,7 @@ SEQS, TOKENS = 1024, 8192
 
 
 class Flags(NamedTuple):
-    """Of `vllm serve`, as far as relevant; None: as many seats as clients, twice the prompt per step."""
+    """Relevant flags of `vllm serve`; None: as many seats as clients, and twice the prompt per step."""
 
     max_num_seqs: int | None = SEQS
     max_num_batched_tokens: int | None = TOKENS
@@ -53,7 +53,7 @@ SCRIPTS = (
     ),
     (("MiniMaxAI/MiniMax-M2.5", "b", ""), Flags(max_num_batched_tokens=None)),
 )
-"""((model, GPU and version prefixes), flags), the first match applies, by InferenceMAX's scripts:
+"""((model, GPU and version prefixes), flags) from InferenceMAX's scripts; the first match applies:
 70b_fp8_h100_slurm.sh, 70b_fp8_h200_slurm.sh and the README of 2025, whose command for a B200 says the same;
 gptoss_fp4_{b200,h100,h200}.sh; minimaxm2.5_fp8_h100.sh; minimaxm2.5_fp8_b200.sh, whose version for 0.17 asks
 for distributed experts even if `EP_SIZE` is 1, and whose later ones, like those of fp4 and of a B300, ask for
@@ -65,22 +65,22 @@ EIGHT_BIT_CACHES = (
     ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.19"),
     ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", ""),
 )
-"""(model, GPU, version prefix) of servers with `--kv-cache-dtype fp8`, by the InferenceMAX scripts that
+"""(model, GPU, version prefix) of servers with `--kv-cache-dtype fp8`, from the InferenceMAX scripts that
 launched them (70b_fp8_b200_slurm.sh, 70b_fp4_b200_slurm.sh, 70b_fp8_h200_slurm.sh, October 2025;
 gptoss_fp4_b200.sh, since 0.11.2; minimaxm2.5_fp8_b300.sh and minimaxm2.5_fp4_b300.sh, April 2026, which are
-identical to those of a B200). An H100's script says so too, but its servers waited as with 16 bits: 31 s for
-64 clients on two GPUs, where 30 are simulated, and 0.4 with 8 bits."""
+identical to those of a B200). The H100's script says so too, but its requests waited as long as with 16 bits:
+31 s for 64 clients on two GPUs; the simulation gives 30 s, and 0.4 s with 8 bits."""
 FUSED = (
     ("meta-llama/Llama-3.1-70B", "b200_sxm", ""),
     ("openai/gpt-oss-120b", "b200_sxm", "0."),
 )
-"""The same for servers with `fuse_allreduce_rms`, or its older name, by the same scripts."""
+"""Servers with `fuse_allreduce_rms`, or its older name, from the same scripts."""
 TF32 = (("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.19"), ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", "0.19"))
-"""The same for servers with VLLM_FLOAT32_MATMUL_PRECISION=high, by minimaxm2.5_{fp8,fp4}_{b200,b300}.sh."""
+"""Servers with VLLM_FLOAT32_MATMUL_PRECISION=high, from minimaxm2.5_{fp8,fp4}_{b200,b300}.sh."""
 
 
 def flags_of(model: str, gpu: str, version: str) -> Flags:
-    """The server's launch flags, as far as known."""
+    """The launch flags of a server, where known."""
     for (name, where, begun), flags in SCRIPTS:
         if model == name and gpu.startswith(where) and version.startswith(begun):
             return flags
@@ -88,7 +88,7 @@ def flags_of(model: str, gpu: str, version: str) -> Flags:
 
 
 def cache_of(model: str, gpu: str, version: str) -> str:
-    """Type of the cached numbers."""
+    """The data type of the KV cache."""
     return "fp8" if _among(EIGHT_BIT_CACHES, model, gpu, version) else "auto"
 
 
@@ -98,7 +98,7 @@ def fused(model: str, gpu: str, version: str) -> bool:
 
 
 def precision_of(model: str, gpu: str, version: str) -> str:
-    """How 32-bit products are computed."""
+    """The precision of 32-bit products."""
     return "high" if _among(TF32, model, gpu, version) else "highest"
 
 

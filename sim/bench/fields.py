@@ -1,4 +1,4 @@
-"""Fields of a benchmark's result; every complaint names the file, the line and what was expected."""
+"""Fields of a benchmark's result; every error names the file, the line and what was expected."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
@@ -82,13 +82,13 @@ def times(where: str, name: str, values: Sequence[float]) -> Floats:
 
 
 def starts(values: Sequence[float]) -> Floats | None:
-    """When requests began, in seconds on any clock; None unless known for all."""
+    """When requests began, in seconds on any clock; None unless known for all of them."""
     found: Floats = np.array(values, dtype=np.float64)
     return None if np.isnan(found).any() else found
 
 
 def shown(value: object) -> str:
-    """A value shortened for complaints."""
+    """A value shortened for error messages."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -96,7 +96,7 @@ def shown(value: object) -> str:
 def told_of(
     names: Mapping[str, tuple[str, str]], get: Callable[[str], float | None], scale: float = 1.0
 ) -> dict[tuple[str, str], float]:
-    """The tool's own numbers that are present, under kvsim's names."""
+    """The tool's own numbers, where present, under kvsim's names."""
     found = {}
     for theirs, ours in names.items():
         value = get(theirs)

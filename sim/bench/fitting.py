@@ -3,11 +3,10 @@
     scale    multiplies every step's time                               --time-scale 1.08
     host     multiplies both constants of the host's time per step      --host-time 1.24+51.8
 
-At the factor, the mean logarithm of simulated over measured TPOT, over the requests, is 0: steps determine
-TPOT first, and only then everything that waits for them. It is searched between a factor on either side, each
-time where a line between them (of logarithms) is 0; each try is a whole replay. The interval is Student's,
-95 %, over the means of ten consecutive parts of the run: requests that ran together had the same steps and
-are not independent measurements.
+The factor is the one at which the mean over the requests of log(simulated TPOT / measured TPOT) is 0. TPOT is
+fitted because it depends on step times most directly. The search interpolates linearly, in logarithms,
+between a factor on either side; each try is a whole replay. The interval is Student's, 95 %, over the means
+of ten consecutive parts of the run: requests that ran together shared their steps and are not independent.
 """
 
 from collections.abc import Callable
@@ -27,15 +26,15 @@ from kvsim.sim.options.scenario import Scenario
 FITS = ("host", "scale")
 LEAST, MOST = 0.05, 20.0
 CLOSE = 3e-4
-"""Mean logarithm at which the search ends: 0.03 %."""
+"""The search ends when the mean logarithm is below this: 0.03 %."""
 MISSED = 1e-2
-"""A factor that leaves more than 1 % counts as not found."""
+"""A factor that leaves an error of more than 1 % counts as not found."""
 TRIES = 14
 FLATTEST = 0.1
-"""Least slope of the error over the factor that is used for an interval."""
+"""Intervals need at least this slope of the error over the factor."""
 PARTS = 10
 STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Two-sided, for 1 to 9 degrees of freedom."""
+"""Two-sided quantiles for 1 to 9 degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,9 @@ class Fitted:
     left : float
         Remaining mean logarithm of simulated over measured TPOT.
     scenario : Scenario
-        The server with it.
+        The server with this factor.
     found : Simulated
-        Its replay.
+        The replay of that server.
     option : str
         The equivalent option of `sim run`.
     """
@@ -76,12 +75,12 @@ def fitted(
     tried: Callable[[float], None] = lambda factor: None,
     load: Load = AS_MEASURED,
 ) -> Fitted:
-    """The factor of this kind, for the run under a load; `tried` is called after each try.
+    """Fit a factor of this kind to the run under a load; `tried` is called after each try.
 
     Raises
     ------
     KvsimError
-        An unknown kind, a run without TPOT, a host that does not show in this server's steps.
+        For an unknown kind, a run without TPOT, or a host whose time does not affect this server's steps.
     """
     if kind not in FITS:
         raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {kind!r}")
@@ -111,7 +110,7 @@ def fitted(
 
 
 def with_factor(server: Scenario, kind: str, factor: float) -> Scenario:
-    """The server with its steps, or its host, `factor` times as slow."""
+    """The server with its steps, or its host, slowed down by `factor`."""
     if kind == "scale":
         return replace(server, time_scale=factor * server.time_scale)
     if str(server.cost).startswith(f"{LOGGED}:"):
@@ -129,7 +128,7 @@ def _host_time(server: Scenario) -> str:
 
 
 def _around(error: Callable[[float], float], kind: str) -> tuple[float, float]:
-    """Two factors between which the error changes sign, or the ends of the range tried."""
+    """Two factors between which the error changes sign, or the ends of the range."""
     low = high = 1.0
     if error(1.0) < 0:
         while error(high) < 0 and high < MOST:
@@ -141,13 +140,13 @@ def _around(error: Callable[[float], float], kind: str) -> tuple[float, float]:
 
 
 def _between(low: float, high: float, below: float, above: float) -> float:
-    """Where a line between the two errors is 0, but not too close to an end."""
+    """Where a line between the two errors is 0, kept away from the ends."""
     share = -below / (above - below) if above > below else 0.5
     return float(low * (high / low) ** min(max(share, 0.05), 0.95))
 
 
 def _error(run: MeasuredRun, found: Simulated) -> float:
-    """Mean logarithm of simulated over measured TPOT, over requests, or from the means."""
+    """Mean of log(simulated TPOT / measured TPOT) over the requests, or that of the mean TPOTs."""
     ratios = _ratios(run, found)
     if len(ratios):
         return float(np.mean(ratios))
@@ -168,7 +167,7 @@ def _ratios(run: MeasuredRun, found: Simulated) -> np.ndarray:
 
 
 def _slope(seen: dict[float, tuple[Scenario, Simulated, float]]) -> float:
-    """Growth of the error with the factor's logarithm, over all tries: queues make it jump."""
+    """Slope of the error over the factor's logarithm, from all tries, since queues make it jump."""
     if len(seen) < 2:
         return 1.0
     slope = float(np.polyfit(np.log(list(seen)), [each[2] for each in seen.values()], 1)[0])

@@ -1,12 +1,12 @@
-"""Which requests of a run benchmark tools judge good: within every limit on TTFT, TPOT and E2E.
+"""Which requests benchmark tools count as good: those within every limit on TTFT, TPOT and E2E.
 
     an answer of one token has no TPOT; if TPOT is limited,
         vllm       takes it as 0: within
         aiperf     has no such metric for the request: not good
         guidellm   does not judge it: it counts neither way
 
-Limits are the per-request ones; if all are quantiles, all of them, as in the summary. With a limit that the
-tools have no name for (`queueing`, `normalized`), goodput is left out.
+Per-request limits count; if all limits are quantiles, all of them count, as in the summary. With a limit that
+the tools do not have (`queueing`, `normalized`), goodput is left out.
 """
 
 from collections.abc import Mapping

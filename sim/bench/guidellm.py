@@ -9,7 +9,8 @@
 Per request, `inter_token_latency_ms` is the TPOT of this package, and `time_per_output_token_ms` is E2E /
 output tokens. The statistics of both weight each request by its tokens: a mean over tokens, not over
 requests. Gaps between tokens are not kept. Older files have `args` instead of `config`. `incomplete` requests
-were in flight when time was up: they loaded the server, and did not fail. A file may hold only some of them.
+were in flight when time was up: they put load on the server and do not count as failed. A file may hold only
+some of them.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ _RATES = {
     "tokens_per_second": "all tokens",
 }
 _AT_ONCE = ("throughput", "concurrent", "synchronous")
-"""Strategies without a clock."""
+"""Strategies that send without a clock."""
 
 
 def is_guidellm(record: Mapping[str, Any]) -> bool:
@@ -48,7 +49,7 @@ def is_guidellm(record: Mapping[str, Any]) -> bool:
 
 
 def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes: list[str]) -> MeasuredRun:
-    """One of the benchmarks: the one with this number, counted from 1, else the last."""
+    """The benchmark with this number, counted from 1; by default the last."""
     where = f"result {path}"
     found = rows(where, record, "benchmarks")
     chosen = len(found) if which is None else which
@@ -106,7 +107,7 @@ def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes
 
 
 def _requests(where: str, found: list[Any], least: int = 1) -> Requests | None:
-    """Requests of one status; None if the report keeps none.
+    """Requests with one status; None if the report has none.
 
     Parameters
     ----------
@@ -147,7 +148,7 @@ def _requests(where: str, found: list[Any], least: int = 1) -> Requests | None:
 
 
 def _counting_from(begun: float, requests: Requests | None) -> Requests | None:
-    """The requests in order of start time, counted from the first answered one."""
+    """The requests in order of start time, which counts from the first answered one."""
     if requests is None or requests.start_s is None:
         return None
     order = np.argsort(requests.start_s, kind="stable").astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a server's log says about its prefix cache during a run, and a shared prefix with as many hits.
+"""The prefix cache hits of a run, from the server's log, and a shared prefix that gives as many.
 
     prompt tokens of the run        48,018      from the result
     computed, by the log            11,570      context tokens of its steps, or its prompt throughput
@@ -6,8 +6,9 @@
     in blocks of 32                  1,139      of 150 prompts: at least 8 blocks each, for all but 8 prompts
     --shared-prefix                  8x256
 
-Neither says which prompts have what in common. So the shortest prefix of whole blocks that can give these
-hits is chosen, with as many different ones as leave the first prompt with each without a hit.
+Neither the result nor the log tells what the prompts have in common. So the shortest prefix of whole blocks
+that can give these hits is chosen, and as many different prefixes as there are prompts without a hit, since
+the first prompt with a prefix misses.
 """
 
 from dataclasses import dataclass
@@ -23,12 +24,12 @@ from kvsim.sim.options.scenario import Scenario
 OF_RATE = 1000
 """Number of requests that a logged hit rate covers."""
 FEWEST = 0.05
-"""Share of the prompts' tokens below which hits are ignored."""
+"""Hits below this share of the prompts' tokens are ignored."""
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Tokens of a run's prompts, and how many of them the server did not compute."""
+    """Tokens of a run's prompts, and how many of them were cached."""
 
     prompt_tokens: int
     hit_tokens: int
@@ -40,7 +41,7 @@ class Hits:
 
 
 def hits_of(run: MeasuredRun, log: RunningLog) -> Hits | None:
-    """What the log says about this run; None if it does not contain it, or its time is unknown."""
+    """What the log says about this run; None if it does not cover the run, or the run's time is unknown."""
     requests, part = run.requests, part_of(run, log)
     if part is None or requests is None:
         return None
@@ -58,7 +59,7 @@ def hits_of(run: MeasuredRun, log: RunningLog) -> Hits | None:
 def _by_rates(counted: Hits, lines: Floats, log: RunningLog, requests: int) -> Hits:
     """By the logged hit rate, for releases whose prompt throughput also counts cached tokens.
 
-    The rate is over the last 1,000 requests, including those of earlier runs.
+    The rate covers the last 1,000 requests, including those of earlier runs.
     """
     rates = lines[:, 6][~np.isnan(lines[:, 6])]
     if not len(rates) or rates[-1] < FEWEST:
@@ -72,7 +73,7 @@ def _by_rates(counted: Hits, lines: Floats, log: RunningLog, requests: int) -> H
 
 
 def shared_prefix(run: MeasuredRun, hits: Hits, block_size: int) -> SharedPrefix | None:
-    """The shortest prefix that gives these hits; None if they are too few to matter."""
+    """The shortest prefix that gives these hits; None if there are too few to matter."""
     requests = run.requests
     if requests is None or hits.share < FEWEST or len(requests) < 2:
         return None
@@ -87,7 +88,7 @@ NONE = "none"
 def prefix_of(
     run: MeasuredRun, server: Scenario, asked: str | None, lines: RunningLog | None
 ) -> tuple[SharedPrefix | None, tuple[str, ...]]:
-    """What prompts begin with: as requested, else what gives the log's hits; and notes on it."""
+    """The shared prefix of the prompts: as requested, or one that gives the log's hits; and notes on it."""
     if asked is not None:
         return None if asked == NONE else SharedPrefix.parsed(asked), ()
     if lines is None or not server.enable_prefix_caching or run.requests is None or texts_of(run.requests):

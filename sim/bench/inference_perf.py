@@ -52,7 +52,7 @@ def is_requests(value: object) -> bool:
 
 
 def inference_perf_summary(path: Path, record: Mapping[str, Any], notes: list[str]) -> MeasuredRun:
-    """The run that a summary describes."""
+    """The run described by a summary."""
     where = f"result {path}"
     good = inside(where, record, "successes")
     latency, rates = inside(where, good, "latency"), inside(where, good, "throughput")
@@ -88,7 +88,7 @@ def inference_perf_summary(path: Path, record: Mapping[str, Any], notes: list[st
 
 
 def inference_perf_run(path: Path, found: Sequence[Mapping[str, Any]], notes: list[str]) -> MeasuredRun:
-    """The run with these requests."""
+    """The run of these requests."""
     columns: dict[str, list[float]] = {name: [] for name in ("start", "input", "output", "ttft", "e2e")}
     gaps: list[list[float]] = []
     failed = 0
@@ -129,5 +129,5 @@ def inference_perf_run(path: Path, found: Sequence[Mapping[str, Any]], notes: li
 
 
 def _first(where: str, name: str, *places: Mapping[str, Any]) -> float | None:
-    """A number from the first object that has it."""
+    """A number from the first object that contains it."""
     return next((value for place in places if (value := number(where, place, name)) is not None), None)

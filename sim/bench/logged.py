@@ -1,10 +1,10 @@
-"""The clock of a replay from the server's own log, if it has a line per step (sim/fit/steps.py).
+"""Step times of a replay from the server's own log, if it has a line per step (sim/fit/steps.py).
 
     all steps of the log      how a step grows with sequences and prompt tokens
     steps of this run         how long steps took then: one factor on everything
 
-A clock or a host that the user names takes precedence. Ranks and stages are left to other clocks: each has
-its own lines, and waits for the others.
+A clock or a host given by the user takes precedence. Servers with several ranks or stages use other clocks,
+since each rank or stage logs its own lines and waits for the others.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ OTHERS = (
     *("kv_cache_dtype", "enforce_eager", "enable_expert_parallel", "fuse_allreduce_rms", "expert_skew"),
     "host_time",
 )
-"""Settings that affect step times in ways that a log does not show."""
+"""Settings that change step times without a trace in the log."""
 
 
 def clocked(
@@ -51,20 +51,20 @@ def clocked(
 
 
 def part_of(run: MeasuredRun, lines: RunningLog) -> RunningLog | None:
-    """The lines of a run; None if they cannot be told apart from others."""
+    """The log lines of a run; None if they cannot be told from others."""
     requests, seconds = run.requests, run.span_s
     if requests is None or run.began_s is None or seconds is None or not len(requests):
         return None
     least = float(requests.output_tokens.sum())
     most = least
-    if run.cut is not None:  # the log has what they had when cut, or none of it
+    if run.cut is not None:  # the log has the tokens of cut requests, or none of them
         least += float(run.cut.output_tokens.sum())
         most += float(np.maximum(run.cut.output_tokens, requests.output_tokens.mean()).sum())
     return lines.of_run(run.began_s, seconds, least, most)
 
 
 def check_changes(server: Scenario, asked: Scenario, changes: dict[str, object]) -> None:
-    """Raise KvsimError for a change that a log's step times do not cover."""
+    """Raise KvsimError for a change that the step times of a log do not cover."""
     if asked.cost is not None or not str(server.cost).startswith(f"{LOGGED}:") or "cost" in changes:
         return
     for name in OTHERS:

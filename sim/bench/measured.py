@@ -24,12 +24,12 @@ from kvsim.sim.workload import Int64Column
 
 Floats = npt.NDArray[np.float64]
 Key = tuple[str, str]
-"""Quantity and statistic: ("TTFT", "p99")."""
+"""What is measured, and a statistic: ("TTFT", "p99")."""
 
 LATENCIES = ("TTFT", "TPOT", "ITL", "E2E")
 STATISTICS = ("mean", "p50", "p90", "p99")
 RATES = ("requests", "output tokens", "all tokens")
-"""Per second, with the statistic `per s`."""
+"""Numbers per second, with the statistic `per s`."""
 PER_S = "per s"
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -74,14 +74,14 @@ class Requests:
     Attributes
     ----------
     start_s : float64 array, shape (n,), or None
-        When each was sent, counted from the first; None if the file does not say.
+        When each was sent, counted from the first; None if unknown.
     input_tokens, output_tokens : int64 arrays, shape (n,), each at least 1
     ttft_s, e2e_s : float64 arrays, shape (n,)
         From sending a request to its first and last token; NaN if unknown.
     gaps : Gaps or None
         Times between tokens or, for some tools, between pieces of an answer.
     session : tuple of str, or None
-        The conversation that each belongs to.
+        The conversation of each request.
     cached_tokens : int64 array, shape (n,), or None
         Tokens of each prompt that the server reports as prefix cache hits.
     """
@@ -100,13 +100,13 @@ class Requests:
 
     @property
     def tpot_s(self) -> Floats:
-        """Time per output token after the first; NaN for answers of one token."""
+        """Time per output token after the first one; NaN for answers of one token."""
         rest = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
         found: Floats = (self.e2e_s - self.ttft_s) / rest
         return found
 
     def sorted(self) -> "Requests":
-        """In order of start time, counted from the first."""
+        """Sort by start time, which then counts from the first."""
         if self.start_s is None:
             return self
         begun = self.start_s - self.start_s.min() if len(self) else self.start_s
@@ -126,7 +126,7 @@ class Requests:
         )
 
     def joined(self, others: "Requests") -> "Requests":
-        """These requests, then the others; columns not known for both are left out, as are gaps."""
+        """These requests, then the others; without gaps, and without columns that are not known for both."""
 
         def both(name: str) -> Any:  # noqa: ANN401 - a column, or nothing
             mine, theirs = getattr(self, name), getattr(others, name)
@@ -145,7 +145,7 @@ class Requests:
 
     @property
     def most_at_once(self) -> int | None:
-        """Most requests in flight at one instant; None if starts or ends are unknown."""
+        """The most requests in flight at one instant; None if starts or ends are unknown."""
         if self.start_s is None or np.isnan(self.e2e_s).any():
             return None
         times = np.concatenate([self.start_s, self.start_s + self.e2e_s])
@@ -156,7 +156,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run of a benchmark tool against a server.
+    """A benchmark run against a server.
 
     Attributes
     ----------
@@ -169,28 +169,28 @@ class MeasuredRun:
     told : mapping of (what, statistic) to float
         The tool's own numbers, in seconds, and per second.
     count, failed : int
-        Requests that were answered, and requests that were not.
+        Number of answered and unanswered requests.
     cut : Requests or None
-        Requests that the tool ended when its time was up, counted from the same start: no failures, but load.
-        Their `output_tokens` are those received by then.
+        Requests that the tool cut off when its time was up, counted from the same start. They are load, not
+        failures. Their `output_tokens` are those received by then.
     cut_count : int
-        Number of these; a file may hold only some of them.
+        Number of requests cut off; a file may hold only some of them.
     input_tokens, output_tokens : float
         Means.
     duration_s : float or None
-        Of the whole run.
+        Duration of the whole run.
     began_s : float or None
-        When the first request was sent, since 1970; times without a zone are treated as UTC.
+        When the first request was sent, since 1970; times without a time zone count as UTC.
     clients : int or None
-        Most requests that the tool had in flight; None: no limit.
+        Limit on the requests in flight; None: no limit.
     request_rate : float or None
         Requested rate per second; infinity: all at once; None: not stated.
     burstiness : float
         1: Poisson arrivals.
     model : str or None
-        Its name on the server.
+        Name of the model on the server.
     notes : tuple of str
-        What a reader should know about the file: what was cut, what it does not say.
+        Notes on the file: what was cut off, what is missing.
     """
 
     name: str
@@ -213,7 +213,7 @@ class MeasuredRun:
 
     @property
     def closed(self) -> bool:
-        """Whether a limit on requests in flight, not a clock, determined when requests were sent."""
+        """Whether a limit on requests in flight paced the requests, not a clock."""
         if self.clients is None:
             return False
         reached = self.requests.most_at_once if self.requests is not None else None
@@ -222,7 +222,7 @@ class MeasuredRun:
 
     @property
     def span_s(self) -> float | None:
-        """From the first request sent to the last token, else as reported by the tool."""
+        """From the first request sent to the last token, else as the tool reports it."""
         requests = self.requests
         if (
             requests is None
@@ -234,7 +234,7 @@ class MeasuredRun:
         return float(np.nanmax(requests.start_s + requests.e2e_s) - requests.start_s.min())
 
     def numbers(self) -> dict[Key, float]:
-        """Every number of the run, by one definition if its requests are known."""
+        """All numbers of the run, by one definition if its requests are known."""
         if self.requests is None:
             return dict(self.told)
         return statistics_of(self.requests, self.duration_s)
@@ -270,7 +270,7 @@ def spread(values: Floats | None) -> dict[str, float]:
 
 
 def finished_run(path: Path, run: MeasuredRun) -> MeasuredRun:
-    """The run, after checking that something can be replayed.
+    """The run, after checking that it can be replayed.
 
     Raises
     ------

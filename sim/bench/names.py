@@ -11,7 +11,7 @@ IN_FOLDERS = (
     "per_request_lifecycle_metrics.json",
     "summary_lifecycle_metrics.json",
 )
-"""Files in the folders that tools write; those with every request first."""
+"""Names of files in folders that tools write, those with every request first."""
 BEGINNINGS = (
     {"completed", "request_throughput"},
     {"metadata", "metrics"},
@@ -25,7 +25,7 @@ each request and the numbers."""
 
 
 def begins_a_result(keys: Set[str]) -> bool:
-    """Whether a first object with these keys is from a benchmark tool."""
+    """Whether an object that starts with these keys is from a benchmark tool."""
     return any(names <= keys for names in BEGINNINGS)
 
 

@@ -1,12 +1,12 @@
-"""A second, slow JSON parser, with the line of every value in an object: for complaints about it.
+"""A second, slow JSON parser that records the line of every value, for error messages.
 
     {
       "duration": 61.2,
       "completed": "many"        line 3: completed must be a number, got 'many'
     }
 
-A result is read with Python's own parser, which does not report lines. If a value in it is wrong, the text is
-parsed again, so that the complaint says where.
+Results are read with Python's own parser, which does not report lines. If a value is wrong, the text is
+parsed again, so that the message says where.
 """
 
 import json
@@ -19,7 +19,7 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 
 
 class Placed(dict[str, Any]):
-    """An object, and the line on which each of its values begins."""
+    """An object that knows the line on which each of its values begins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ def placed(text: str) -> Any:  # noqa: ANN401 - any value of JSON
 
 
 def at_line(where: str, record: Mapping[str, Any], name: str) -> str:
-    """`where`, with the line of that value if known."""
+    """`where`, plus the line of that value if known."""
     line = record.lines.get(name) if isinstance(record, Placed) else None
     return where if line is None else f"{where}, line {line:,}"
 
@@ -44,7 +44,7 @@ class _Text:
         self._ends = [match.start() for match in re.finditer("\n", text)]
 
     def value(self, at: int) -> tuple[Any, int]:
-        """The value that begins at or after this position, skipping blanks, and where it ends."""
+        """The value at or after this position, skipping blanks, and the position of its end."""
         at = self._next(at)
         if self._text[at] == "{":
             return self._object(at + 1)

@@ -7,8 +7,8 @@
     an object with load_summary, successes            inference-perf, the numbers
     a list with start_time, end_time, info            inference-perf, each request
 
-A truncated file yields what is complete, and a note. Any file may be in gzip format. In a folder, the most
-informative file is read, by the names that tools use.
+Of a truncated file the complete part is used, with a note. Any file may be in gzip format. In a folder, the
+most informative file is read, by the names that tools use.
 """
 
 import json
@@ -27,7 +27,7 @@ from kvsim.sim.files.reading import understood
 
 TOOLS = "vllm bench serve, AIPerf, GuideLLM or inference-perf"
 MOST_PLACED = 50_000_000
-"""Largest file, in characters, that is read again for the line of an error."""
+"""Files up to this many characters are read again to find the line of an error."""
 
 
 def read_result(path: Path, run: int | None = None) -> MeasuredRun:
@@ -65,14 +65,14 @@ def _file_in(path: Path) -> Path:
 
 
 def _named(path: Path, run: MeasuredRun) -> MeasuredRun:
-    """The run, named after its file, or after the folder if the tool's file names are always the same."""
+    """The run, named after its file, or after its folder if the tool's file names never change."""
     plain = path.name.removesuffix(".gz")
     folder = path.resolve().parent.name
     return replace(run, name=folder if plain in IN_FOLDERS and folder else Path(plain).stem)
 
 
 def _with_line(path: Path, whole: Whole, run: int | None, error: KvsimError) -> KvsimError:
-    """The same complaint, with the line of the value that it is about."""
+    """The same error, with the line of the value in question."""
     if len(whole.text) <= MOST_PLACED:
         try:
             _value(path, whole._replace(value=placed(whole.text)), run)
@@ -146,7 +146,7 @@ def _value(path: Path, whole: Whole, run: int | None) -> MeasuredRun:
 
 
 def _without_cut(value: Any, whole: Whole) -> Any:  # noqa: ANN401 - any value of JSON
-    """A list without its last object, if that was truncated."""
+    """A list, without its last object if that was truncated."""
     if whole.cut_line is None or not isinstance(value, list):
         return value
     return [

@@ -44,11 +44,11 @@ class Simulated:
     outcome : Outcome
         What `sim run` would write.
     requests : Requests
-        The served requests, as a benchmark would have seen them, in the order of the workload.
+        The served requests as a benchmark would see them, in the order of the workload.
     rows : int64 array
-        The measured request that each corresponds to.
+        Index of the measured request for each of them.
     places : int64 array
-        Their places in the tables of the outcome, which also holds requests that the tool cut.
+        Their rows in the tables of the outcome, which also has requests that the tool cut off.
     numbers : mapping of (what, statistic) to float
     """
 
@@ -71,7 +71,7 @@ class Simulated:
 
 
 def simulated(run: MeasuredRun, scenario: Scenario, load: Load = AS_MEASURED) -> Simulated:
-    """The run on this server, with requests as measured or as a load says.
+    """Simulate the run on this server, with requests as measured or by a given load.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def simulated(run: MeasuredRun, scenario: Scenario, load: Load = AS_MEASURED) ->
 
 
 def compared(run: MeasuredRun, found: Simulated) -> list[Compared]:
-    """Each number that both have, in the order of the tables."""
+    """Each number that both have, in table order."""
     measured = run.numbers()
     return [
         Compared(*key, measured[key], found.numbers[key])
@@ -115,7 +115,7 @@ def compared(run: MeasuredRun, found: Simulated) -> list[Compared]:
 
 
 def pairs(run: MeasuredRun, found: Simulated) -> dict[str, tuple[Floats, Floats]]:
-    """TTFT, TPOT and E2E of each request, measured and simulated; empty if only numbers are known."""
+    """TTFT, TPOT and E2E of each request, measured and simulated; empty if only aggregates are known."""
     if run.requests is None:
         return {}
     real, rows = run.requests, found.rows
@@ -127,7 +127,7 @@ def pairs(run: MeasuredRun, found: Simulated) -> dict[str, tuple[Floats, Floats]
 
 
 def _itl(outcome: Outcome) -> dict[Key, float]:
-    """Gaps between tokens, over all requests together."""
+    """All gaps between tokens, over all requests."""
     latency = outcome.summary["latency"]
     spread = latency["itl_s"] if isinstance(latency, dict) else {}
     return {("ITL", each): float(spread[each]) for each in STATISTICS if spread.get(each) is not None}

@@ -1,6 +1,6 @@
 """A simulated run as a benchmark tool would have measured it: the input of the result writers.
 
-Time counts from 1970: the same run gives the same bytes, and no file pretends to have been measured today.
+Times start at 1970, so that the same run gives the same bytes and no file looks as if it was measured today.
 """
 
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ class Served:
     burstiness : float
     clients : int or None
     sessions : tuple of str
-        The name of each request's conversation.
+        Name of each request's conversation.
     turns : tuple of int
-        Its place in the conversation.
+        Each request's place in its conversation.
     slo : Slo or None
         The limits on its latencies.
     """
@@ -57,7 +57,7 @@ class Served:
 
     @property
     def ends_s(self) -> Floats:
-        """When each request's last token came."""
+        """The time of each request's last token."""
         assert self.requests.start_s is not None
         return self.requests.start_s + self.requests.e2e_s
 
@@ -74,7 +74,7 @@ class Served:
 
 
 def served(outcome: Outcome) -> Served:
-    """The run with its token times; KvsimError if these are unknown."""
+    """The run with its token times; KvsimError if they are unknown."""
     table = outcome.requests
     there = np.flatnonzero(table["status"] != "rejected")
     order = np.argsort(np.asarray(table["arrival_s"], dtype=np.float64)[there], kind="stable")

@@ -1,4 +1,4 @@
-"""The server of a measured run: by the user's settings, else its startup log, else vLLM's defaults.
+"""The server of a measured run: from the user's settings, else from its startup log, else vLLM's defaults.
 
 --max-num-seqs 64        the user's settings come first
 --log server.log         flags, and the KV cache's size in tokens or blocks
@@ -39,7 +39,7 @@ LAUNCHES = ("calibrated", "measured-elsewhere")
 
 @dataclass(frozen=True)
 class Server:
-    """A server completed from a log or defaults, notes on their origin, and the original request."""
+    """A server completed from a log or defaults, notes on their origin, and the user's own settings."""
 
     scenario: Scenario
     told: tuple[str, ...]
@@ -47,7 +47,7 @@ class Server:
 
 
 def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) -> Server:
-    """The server that a run was measured on.
+    """The server on which a run was measured.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
     if "num_gpu_blocks" in changes:
         said.append(f"Of {found.num_gpu_blocks + 1:,} blocks one is vLLM's null block.")  # type: ignore[operator]
     left = log.enforce_eager and asked.enforce_eager is None and "enforce_eager" in leave
-    if left and not gpu_cost.startswith(LOGGED):  # in a log's own steps it is included
+    if left and not gpu_cost.startswith(LOGGED):  # a log's own step times include it
         said.append(f"The log's enforce_eager is left out: cost {gpu_cost} knows no launches.")
     if log.device not in (None, "cuda"):
         said.append(f"The log is of a server on {str(log.device).upper()}.")
@@ -103,7 +103,7 @@ def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
 
 
 def _size(server: Scenario, log: StartupLog) -> dict[str, object]:
-    """The KV cache stated by the log: in blocks without the null block if vLLM allocates them."""
+    """The KV cache size that the log states: in blocks without the null block, if vLLM allocates them."""
     if log.kv_tokens is None and log.num_gpu_blocks is None:
         return {}
     if not of_vllm(server):
@@ -128,7 +128,7 @@ def _size(server: Scenario, log: StartupLog) -> dict[str, object]:
 
 
 def _defaults(asked: Scenario, release: str, started: str) -> tuple[Scenario, str]:
-    """The scenario with the started release's defaults for open settings; and these in words."""
+    """The scenario with the release's defaults for open settings, and these defaults in words."""
     given = Asked(
         max_num_batched_tokens=asked.max_num_batched_tokens,
         max_num_seqs=asked.max_num_seqs,
@@ -161,7 +161,7 @@ def _in_words(settings: Mapping[str, object]) -> str:
 
 
 def of_vllm(asked: Scenario) -> bool:
-    """Whether vLLM V1 schedules it, over blocks."""
+    """Whether vLLM V1 schedules this server, over blocks."""
     scheduler = asked.scheduler is None or str(asked.scheduler).startswith(FAMILY)
     return scheduler and allocator_class(name_of(asked.allocator)).has_blocks
 
@@ -172,7 +172,7 @@ def _model(asked: Scenario) -> ModelSpec:
 
 
 def _gpu(asked: Scenario) -> tuple[GpuSpec, str]:
-    """The GPU, and the cost that times its steps."""
+    """The GPU, and the cost model of its steps."""
     cost = None if asked.cost is None else name_of(asked.cost)
     if isinstance(asked.gpu, GpuSpec):
         return asked.gpu, cost or "roofline"
@@ -180,7 +180,7 @@ def _gpu(asked: Scenario) -> tuple[GpuSpec, str]:
 
 
 def _release(log: StartupLog) -> str:
-    """The log's release, or the newest if it schedules unlike any release of its time by default."""
+    """The log's release, or the newest one if no release of that time schedules this way by default."""
     release = known_release(log.release)
     return RECORDED[-1] if log.async_scheduling and scheduled_as(release) == RECORDED[0] else release
 
@@ -190,7 +190,7 @@ def _name(model: str | ModelSpec) -> str:
 
 
 def _differ(served: str, simulated: str | ModelSpec) -> bool:
-    """Whether a hub name is another model's; unknown names count as no difference."""
+    """Whether two hub names are of different models; unknown names count as equal."""
     if isinstance(simulated, ModelSpec):
         return False
     try:

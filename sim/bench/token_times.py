@@ -6,9 +6,9 @@
 A sequence gets a token at the end of the step of its `decode` event and of each later step that decodes
 anything, until it is preempted, set aside, swapped out or finished. A sequence that was swapped out continues
 in the step of its `swap_in`, one that was set aside in the step of its `resume`. A sequence forked from a
-prompt gets its first token in the step that computed the prompt. The answers to one prompt are one stream, as
-a client sees them: tokens of one step come at the same time. Steps are those of the replica that served the
-request; what came from one that died does not count.
+prompt gets its first token in the step that computed the prompt. A client sees the answers to one prompt as
+one stream: tokens of one step come at the same time. Steps are those of the replica that served the request;
+tokens from a replica that died do not count.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ GO_ON = ("swap_in", "resume")
 BEGINS, ENDS = ("decode", "fork", *GO_ON), ("preempt", "set_aside", "swap_out", "finish")
 PARENT = -1
 Span = tuple[bool, int, int]
-"""Whether it begins with a prompt's token, the first step, the step after the last."""
+"""Whether it starts with the token of a prompt, its first step, and the step after its last."""
 
 
 class _Steps:
@@ -43,7 +43,7 @@ class _Steps:
         self._decodes = column("decode_tokens") > 0
 
     def times_s(self, span: Span) -> list[float]:
-        """Times at which a sequence got a token in these steps."""
+        """The times at which a sequence got a token in these steps."""
         prompt, begin, end = span
         part = slice(begin - self._first, end - self._first)
         kept = self._decodes[part].copy()
@@ -59,8 +59,8 @@ def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
     Raises
     ------
     KvsimError
-        The run has no step log or events, or they do not account for every token: a user's own engine whose
-        sequences stall at times.
+        The run has no step log or no events, or they do not account for every token, as with a user's own
+        engine whose sequences sometimes stall.
     """
     log, events = outcome.steps, outcome.events
     if log is None or events is None:
@@ -87,7 +87,7 @@ def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
 def _spans(events: Table) -> dict[int, list[Span]]:
     """Request -> the spans of its sequences.
 
-    The first fork takes its parent's number; the parent uses the last number from then on.
+    The first fork takes its parent's number; from then on the parent has the last number.
     """
     found: dict[int, list[Span]] = {}
     open_: dict[tuple[int, int], tuple[bool, int]] = {}

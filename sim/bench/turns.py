@@ -1,4 +1,4 @@
-"""Conversations of a measured run: which requests wait for which, and what consecutive turns have in common.
+"""Conversations of a measured run: which request waits for which, and what consecutive turns have in common.
 
     pauses     a turn follows the previous answer after the measured delay
     clients    a limit of N in flight means N conversations: the next replaces the first to end
@@ -10,7 +10,7 @@
 
 AIPerf and GuideLLM record how many tokens of a prompt the server found in its prefix cache if the server
 reports it (`--enable-prompt-tokens-details`). Without that, a turn contains all of the previous turn. Hits of
-first prompts are assumed to be one text in front of them.
+first prompts are assumed to come from one text in front of them.
 """
 
 import re
@@ -41,7 +41,7 @@ def turns_of(requests: Requests, measured: int | None, clients: int | None) -> t
     Parameters
     ----------
     measured, clients : int or None
-        Conversations in flight at once, then and now; None: each begins at its arrival.
+        Conversations in flight at once, in the measurement and now; None: each begins at its arrival.
     """
     start = requests.start_s
     assert requests.session is not None and start is not None
@@ -84,7 +84,7 @@ def pauses_ps(requests: Requests, measured: int | None, clients: int) -> Int64Co
 
 
 def _pauses(start: Floats, end: Floats, measured: int | None, clients: int) -> Floats:
-    """Pauses of all beyond the clients: number i came after the end of number i - `measured`, both in order.
+    """Pauses of all requests but the clients' first: request i came after the end of request i - `measured`.
 
     A different number of clients reuses the measured pauses in turn. Cut requests end last (nan).
     """
@@ -99,7 +99,7 @@ def _pauses(start: Floats, end: Floats, measured: int | None, clients: int) -> F
 def _take_turns(
     conversations: list[list[int]], begins: Floats, end: Floats, after: Int64Column, pauses: Floats
 ) -> None:
-    """Each conversation beyond the clients follows the one that ended first, by their measured durations."""
+    """Each later conversation follows the one that ended first, by their measured durations."""
     clients = len(conversations) - len(pauses)
     places = [(float(end[turns[-1]]), turns[-1]) for turns in conversations[:clients]]
     heapify(places)
@@ -112,7 +112,7 @@ def _take_turns(
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Each first prompt begins with one of `groups` texts of `tokens` tokens, all equally likely."""
+    """Each first prompt starts with one of `groups` texts of `tokens` tokens, all equally likely."""
 
     groups: int
     tokens: int
@@ -122,7 +122,7 @@ class SharedPrefix:
 
     @classmethod
     def parsed(cls, text: str) -> "SharedPrefix":
-        """From `GROUPSxTOKENS`; KvsimError for anything else."""
+        """Parse `GROUPSxTOKENS`; KvsimError for anything else."""
         found = re.fullmatch(r"(\d{1,7})x(\d{1,9})", text, re.ASCII)
         if not found or not int(found[1]) or not int(found[2]):
             raise KvsimError(f"shared_prefix must be GROUPSxTOKENS, as in 6x256, or none, got {text!r}")
@@ -130,12 +130,12 @@ class SharedPrefix:
 
 
 def texts_of(requests: Requests, shared: SharedPrefix | None = None) -> Texts | None:
-    """What prompts have in common; None if nothing is known about it.
+    """The texts that prompts have in common; None if nothing is known about them.
 
     Parameters
     ----------
     shared : SharedPrefix or None
-        What first prompts begin with; None: by the server's hits.
+        What first prompts start with; None: from the server's hits.
     """
     found, session = requests.cached_tokens, requests.session
     turns = has_turns(requests)
@@ -166,7 +166,7 @@ def texts_of(requests: Requests, shared: SharedPrefix | None = None) -> Texts | 
 
 
 def _in_common(asked: int, said: int, prompt: int, hit: int | None, block: int) -> int:
-    """Tokens shared with the previous turn, of prompt length `asked` and total length `said`."""
+    """Tokens shared with the previous turn, whose prompt has `asked` tokens and whose total is `said`."""
     whole = min(said, prompt)
     if hit is None or not block or min(whole, prompt - 1) // block * block <= hit:
         return whole
@@ -190,7 +190,6 @@ class _Front:
         self._begun = int(hits[0]) if len(hits) else -1
 
     def text(self, row: int, prompt: int) -> Runs:
-        """What a first prompt begins with."""
         if row > self._begun:
             tokens = int(self._found[row]) if row < len(self._found) else 0
         else:
@@ -200,14 +199,13 @@ class _Front:
 
 
 class _Drawn:
-    """One of several texts, drawn, in front of each first prompt."""
+    """One of several texts, drawn at random, in front of each first prompt."""
 
     def __init__(self, shared: SharedPrefix, n: int) -> None:
         self._which = np.random.default_rng(0).integers(shared.groups, size=n) + n + 1
         self._tokens = shared.tokens
 
     def text(self, row: int, prompt: int) -> Runs:
-        """What a first prompt begins with."""
         return [(int(self._which[row]), 0, min(self._tokens, prompt))]
 
 

@@ -95,7 +95,7 @@ def under_way(starts_s: Floats, ends_s: Floats, start_s: float, end_s: float) ->
 
 
 def _together(times: Floats, amounts: Floats) -> tuple[Floats, Floats]:
-    """Merge events that are close to each other, at the time of the first."""
+    """Merge events that are close to each other, at the time of the first one."""
     kept_times: list[float] = [float(times[0])]
     kept: list[float] = [float(amounts[0])]
     for time, amount in zip(times[1:].tolist(), amounts[1:].tolist(), strict=True):
@@ -108,7 +108,7 @@ def _together(times: Floats, amounts: Floats) -> tuple[Floats, Floats]:
 
 
 def by_status(successful: dict[str, Any]) -> dict[str, Any]:
-    """The answered requests' statistics as those of all; nothing was left unfinished."""
+    """The statistics of the answered requests as those of all: nothing was left unfinished."""
     nothing: Sequence[str] = ("errored", "incomplete")
     return {
         "successful": successful,

@@ -3,7 +3,7 @@
 With another scheduler or allocator, settings that the user did not give are dropped: vLLM's own defaults go
 if the other has no use for them, and its own defaults apply.
 
-A KV cache whose size is known from the engine, not from the formula, scales with the formula: a logged cache
+A KV cache size that is known from the engine, not from the formula, scales with the formula: a logged cache
 of 41,408 tokens where the formula has 40,000 becomes 1.0352 times the formula's new value.
 """
 
@@ -81,7 +81,7 @@ def changed(server: Scenario, changes: dict[str, Any], asked: Scenario | None = 
     if asked is not None and {"scheduler", "allocator"} & changes.keys():
         changes = _of_itself(server, changes, asked) | changes
         server = replace(server, options=_kept(server, changes, asked))
-    if any(name in changes for name in GIVEN):  # a previously known size gives way to it
+    if any(name in changes for name in GIVEN):  # this replaces a known size
         return server.with_settings({**dict.fromkeys(GIVEN), **changes})
     found = server.with_settings(changes)
     if not any(getattr(server, name) for name in GIVEN):
@@ -105,7 +105,7 @@ def _of_itself(server: Scenario, changes: Mapping[str, Any], asked: Scenario) ->
         for name in names
         if getattr(asked, name) == getattr(usual, name) and getattr(server, name) != getattr(usual, name)
     }
-    if server.async_scheduling is False:  # the host belongs to the server, whatever is decided on it
+    if server.async_scheduling is False:  # the host is a property of the server
         own.discard("async_scheduling")
     if "allocator" in changes and not allocator_class(name_of(changes["allocator"])).has_blocks:
         return {name: getattr(usual, name) for name in own & {*SWITCHES, "scheduler"}}
@@ -123,7 +123,7 @@ def _of_itself(server: Scenario, changes: Mapping[str, Any], asked: Scenario) ->
 
 
 def _kept(server: Scenario, changes: Mapping[str, Any], asked: Scenario) -> dict[str, object]:
-    """The remaining options: of parts that stay, those requested, those of the new parts."""
+    """The options to keep: of parts that stay, of the new parts, and those requested."""
     chosen = [name_of(changes["allocator"])] if "allocator" in changes else []
     known = {name for each in chosen for name in declared_by(allocator_class(each).declares)}
     if changes.get("scheduler") is not None:

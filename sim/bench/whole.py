@@ -29,7 +29,7 @@ class Whole(NamedTuple):
 
 
 def read_whole(path: Path) -> Whole:
-    """The value in a JSON file, as far as it is complete.
+    """The complete part of the value in a JSON file.
 
     Raises
     ------

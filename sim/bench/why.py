@@ -1,4 +1,4 @@
-"""Where simulated and measured differ: the mean of E2E, broken down.
+"""Explains the difference between simulated and measured mean E2E.
 
     E2E, simulated - measured  =  steps    (TPOT, simulated - measured) x (output tokens - 1)
                                 + start    difference for the requests that met the shortest queue
@@ -20,7 +20,7 @@ from kvsim.sim.bench.replay import Simulated, pairs
 LENT = ("token", "reserved", "internal")
 """Kinds of slots that make up the blocks of living requests."""
 LEAST = 0.1
-"""Share of the requests that determine TTFT without a queue."""
+"""Share of the requests from which TTFT without a queue is taken."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _steps(seconds: float, measured: float, simulated: float) -> Term:
 
 
 def _at_least(late: Floats, measured: Floats, simulated: Floats) -> float:
-    """Difference in TTFT where it is shortest, in both."""
+    """Mean of the shortest TTFTs, simulated minus measured."""
     kept = max(round(LEAST * len(late)), 1)
     return float(np.mean(np.sort(simulated)[:kept]) - np.mean(np.sort(measured)[:kept]))
 

@@ -20,10 +20,10 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Chain, Clients, Int64Column, Workload
 
 MOST_TOKENS = 40_000_000
-"""Limit for a run known only by its numbers: enough for its means."""
+"""Most tokens simulated for a run of which only the means are known: enough for these."""
 SHARED = "Prompts are taken to share nothing: the result does not hold them."
 MEASURED = "measured"
-"""Label of each request: the index of its measured request, -1 if the tool's time limit cut it."""
+"""Label with the index of the measured request; -1 if the tool's time limit cut it off."""
 
 
 LOAD = ("rate_scale", "request_rate", "burstiness", "clients")
@@ -32,7 +32,7 @@ LOAD = ("rate_scale", "request_rate", "burstiness", "clients")
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How requests arrive if not as measured: the options of `sim run` with these names."""
+    """Arrivals that differ from the measured ones: the options of `sim run` with these names."""
 
     rate_scale: float = 1.0
     request_rate: float | None = None
@@ -141,7 +141,7 @@ def asked_of(run: MeasuredRun) -> tuple[Requests, Int64Column, list[str]]:
 def _when(
     run: MeasuredRun, requests: Requests, load: Load, closed: bool
 ) -> tuple[Int64Column, tuple[str, ...]]:
-    """Arrival of each request if a clock decides; zeros if answers do."""
+    """Arrival of each request, if paced by a clock; zeros if paced by answers."""
     n = len(requests)
     if load.request_rate is not None:
         return _arrivals(load.request_rate, load.burstiness or run.burstiness, n), ()

@@ -1,4 +1,4 @@
-"""Which clock step times come from, and how far off it was from measured real servers.
+"""The clock, i.e. the source of step times, and its error against measured real servers.
 
     clock_of(deployment) -> Clock: name, device, date, trust
 
@@ -9,9 +9,9 @@
     logged 12.4 ms + ...  a running server's log
     published NAME        published figures, or a published simulator
 
-Do not compare systems on clocks of different names: one may be 5 % off, the other 50 %. Trust is what
-`sim validate` found for the same model, GPU, precision and clock (sim/measured/errors.csv, which
-`sim validate --table FILE` writes); without such an entry a clock is not validated.
+Do not compare systems on clocks of different names: one may be 5 % off, the other 50 %. Trust holds the
+errors that `sim validate` found for the same model, GPU, precision and clock (sim/measured/errors.csv,
+written by `sim validate --table FILE`). Without such an entry a clock is not validated.
 """
 
 from collections.abc import Mapping
@@ -37,13 +37,13 @@ class Clock:
     Attributes
     ----------
     name : str
-        Clocks with the same name are comparable.
+        Only clocks with the same name are comparable.
     profile, device, date : str or None
         The profile, the device measured and the date; None if nothing was measured.
     trust : Trust or None
-        For the same model, GPU, precision and clock.
+        Errors for the same model, GPU, precision and clock.
     beside : str
-        What else is known of its error; "" if nothing.
+        Anything else known about its error; "" if nothing.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Clock:
 
     @property
     def trust_words(self) -> str:
-        """How far off it is, or that this is unknown."""
+        """The error in words, or that it is unknown."""
         if self.trust is not None:
             return self.trust.words
         return f"{NOT_VALIDATED}{f'; {self.beside}' if self.beside else ''}"
@@ -103,13 +103,13 @@ def _key(cost: str, model: ModelSpec, gpu: str) -> Key:
 
 @cache
 def _errors() -> Mapping[Key, Trust]:
-    """Findings of `sim validate`, by cost, model, GPU and precision."""
+    """Errors found by `sim validate`, by cost, model, GPU and precision."""
     rows = read_errors(SHIPPED)
     return {(each.cost, each.model, each.gpu, each.precision): each for each in rows}
 
 
 def _other_precision(deployment: Deployment) -> str:
-    """How far off it was for the same model and GPU in other precisions, if known."""
+    """The errors for the same model and GPU in other precisions, if known."""
     model = deployment.model
     wanted = deployment.cost, model.name, deployment.gpu.name
     others = [each for key, each in _errors().items() if key[:3] == wanted]

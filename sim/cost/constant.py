@@ -13,7 +13,7 @@ LONGEST_STEP_S = 86_400
 
 
 class Constant(CostModel):
-    """Every step takes the same time, whatever its shape."""
+    """Every step takes the same time, whatever it computes."""
 
     batches: ClassVar[str] = "any"
 

@@ -1,7 +1,7 @@
-"""Attention of decoding sequences on one GPU: their contexts are read once per step, and computed with.
+"""Attention of decoding sequences on one GPU: each context is read once per step and computed with.
 
-A token of the contexts takes the longer of the two. Layers with a sliding window see at most `window` tokens
-of each sequence. Drafts compute once more each with what is read once.
+A token of a context takes the longer of the two. Layers with a sliding window see at most `window` tokens of
+each sequence. Contexts are read once for all drafts, and computed with once more for each.
 """
 
 from kvsim.sim.cost.step_cost import StepShape
@@ -14,9 +14,9 @@ class Contexts:
     Attributes
     ----------
     each_ps, window_ps : int
-        In the layers that see all of it, and in those with a window.
+        In the layers that see the whole context, and in those with a window.
     window : int
-        Tokens that the latter see; 0: there are none.
+        Tokens that a windowed layer sees; 0: there are none.
     """
 
     def __init__(self, model: ModelSpec, tp: int, byte_ps: float, flop_ps: float) -> None:
@@ -32,7 +32,7 @@ class Contexts:
         return self.window_ps * min(context_tokens, self.window * decode_seqs)
 
     def drafts_ps(self, shape: StepShape) -> int:
-        """The time by which computing with the contexts for each draft exceeds reading them."""
+        """Time by which computing with the contexts for each draft exceeds reading them."""
         context, decoding = shape.context_tokens, shape.decode_seqs
         if not (decoding and shape.draft_tokens):
             return 0
@@ -43,6 +43,6 @@ class Contexts:
         return int(each * ((1 - self._windowed) * context + self._windowed * windowed))
 
     def drafts_each_ps(self, decoding: int, drafts: int) -> int:
-        """The same per token of the contexts."""
+        """The same, per token of the contexts."""
         computed_ps = self._flops_ps * (1 + drafts / decoding)
         return max(round(computed_ps) - self.each_ps - self.window_ps, 0)

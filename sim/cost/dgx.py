@@ -6,10 +6,10 @@
 
 With `batch` each decode is one token, as in the simulator: 64 of them take hardly longer than one. With
 `context` it is all of its context, as in the runs that were measured: 64 contexts of 512 tokens are the point
-at 32,768, and take twice as long. Before the first point and beyond the last the lines go on, and steps there
-count as extrapolated: with `batch` all those of fewer than 128 decodes. A prompt with one token left to
-compute is a decode. A chunk of a prompt takes the time of a prompt of its length: nobody measured it. Copies
-and swaps take no time.
+at 32,768, and take twice as long. Before the first point and beyond the last the lines continue, and steps
+there count as extrapolated: with `batch`, all steps of fewer than 128 decodes. A prompt with one token left
+to compute counts as a decode. A chunk of a prompt takes as long as a prompt of its length, which was never
+measured. Copies and swaps take no time.
 """
 
 import json
@@ -77,12 +77,12 @@ class Machine(CostModel):
         return base_ps + slope_ps * tokens
 
     def token_ps(self, tokens: int) -> int:
-        """The time of a step of decodes at this point of the table."""
+        """The time of a step of decodes at this place in the table."""
         base_ps, slope_ps = self._decodes[bisect_left(self._ends, tokens)]
         return base_ps + slope_ps * tokens
 
     def step_ps(self, shape: StepShape) -> int:
-        """As above; a step that computes nothing takes the minimum."""
+        """The sum described above; a step that computes nothing takes the minimum."""
         tokens, prompts = self._place(shape)
         if not prompts:
             return self.token_ps(tokens) if tokens else 1
@@ -90,14 +90,14 @@ class Machine(CostModel):
         return alone * 11 // 10 if prompts < tokens else alone
 
     def _place(self, shape: StepShape) -> tuple[int, int]:
-        """Where a step stands in the table, in tokens, and the tokens of its prompts; 0: decodes alone."""
+        """The place of a step in the table, in tokens, and the tokens of its prompts (0: decodes only)."""
         prompts, decodes, contexts = shape.prefill_tokens, shape.decode_seqs, shape.context_tokens
         if prompts != shape.prefill_seqs:
             return prompts + decodes, prompts
         return contexts + shape.prefill_pairs if self._by_context else decodes + prompts, 0
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
-        """All alike; by context an arithmetic progression on each line."""
+        """Equal steps; by context, an arithmetic progression on each line."""
         if not self._by_context:
             return [self.token_ps(decode_seqs)] * steps
         last = context_tokens + (steps - 1) * decode_seqs
@@ -144,7 +144,7 @@ class Machine(CostModel):
 
 
 def _lines(tokens: Sequence[int], times_ms: Sequence[float]) -> list[tuple[int, int]]:
-    """(time at 0 tokens, time per token) of the line between each point and the next, in picoseconds."""
+    """(time at 0 tokens, time per token) of the line from each point to the next, in picoseconds."""
     found = []
     for (low, low_ms), (high, high_ms) in pairwise(zip(tokens, times_ms, strict=True)):
         slope_ps = round((high_ms - low_ms) * PS_PER_MS / (high - low))

@@ -1,4 +1,4 @@
-"""What drafts add to a model's steps: padding to a CUDA graph, and the draft model's passes after the step.
+"""The cost of drafts: padding of steps to a CUDA graph, and the draft model's passes after each step.
 
     verify   |======= the model, 1 + s tokens/sequence ====|pad|
     propose                                                     |= first pass =|= 2 =|= 3 =|
@@ -21,11 +21,11 @@ MOST_ON_BLACKWELL: Final = 1024
 """Tokens of the largest graph: 1024 on GPUs of compute capability 10.x, as B200 and B300, 512 on others."""
 
 KNOWN: Final = 1 << 12
-"""Most steps for which the time of the passes after them is cached."""
+"""Number of steps for which the time of the passes after them is cached."""
 
 
 def captured(drafts: int, seqs: int, budget: int, most: int = MOST_CAPTURED) -> tuple[int, ...]:
-    """Sizes of vLLM's graphs, in tokens, with `drafts` per sequence, and `seqs` and `budget` tokens per step.
+    """Sizes of vLLM's graphs in tokens: `drafts` per sequence, steps of `seqs` sequences and `budget` tokens.
 
     As in `VllmConfig._set_cudagraph_sizes` and `CompilationConfig.adjust_cudagraph_sizes_for_spec_decode` of
     0.33.0: a grid of tokens and a grid of whole sequences, rounded up to whole sequences.
@@ -39,7 +39,7 @@ def captured(drafts: int, seqs: int, budget: int, most: int = MOST_CAPTURED) -> 
 
 
 def _grid(most: int) -> list[int]:
-    """1, 2, 4, multiples of 8 below 256, and multiples of 16 from 256 on."""
+    """1, 2, 4, multiples of 8 below 256, multiples of 16 from 256 on."""
     return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
 
 
@@ -68,13 +68,13 @@ class Drafting(CostModel):
         self.context_tile = int(getattr(target, "context_tile", 0))
         self.flags = bool(getattr(target, "flags", False))
         self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
-        self._known: dict[StepShape, int] = {}  # passes after steps of spans
-        self._last: tuple[StepShape | None, int] = None, 0  # the same of a single step
-        self._laters: dict[int, tuple[int, int] | None] = {}  # by sequences: line of a later pass
+        self._known: dict[StepShape, int] = {}  # time of the passes after the steps of spans
+        self._last: tuple[StepShape | None, int] = None, 0  # the same after single steps
+        self._laters: dict[int, tuple[int, int] | None] = {}  # line of a later pass, by sequences
 
     @property
     def extrapolated_share(self) -> float:
-        """The share of the model's own time."""
+        """Like the model's own."""
         return self._target.extrapolated_share
 
     def outside(self) -> list[str]:
@@ -82,7 +82,7 @@ class Drafting(CostModel):
         return self._target.outside()
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
-        """Tell the model its own part of the step."""
+        """Pass the model's own part of the step on to the model."""
         self._target.carried_out(self._padded(shape), duration_ps - self.passes_ps(shape))
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
@@ -129,7 +129,7 @@ class Drafting(CostModel):
         if self._draft is None or not shape.draft_passes:
             return found
         passes = self._each_passes_ps(shape, contexts)
-        if self.flags:  # it asks again when the steps are over
+        if self.flags:  # the engine asks again when these steps are over
             if len(self._known) > KNOWN:
                 self._known.clear()
             self._known |= {
@@ -138,7 +138,7 @@ class Drafting(CostModel):
         return list(map(add, found, passes))
 
     def _each_passes_ps(self, shape: StepShape, contexts: Sequence[int]) -> list[int]:
-        """All passes after each of these steps."""
+        """Time of all passes after each of these steps."""
         assert self._draft is not None
         seqs = shape.decode_seqs
         first, later, drafts = self._first(shape), self._later(shape), shape.draft_tokens
@@ -161,7 +161,7 @@ class Drafting(CostModel):
         return self._target.span_ends(decode_seqs, context_tokens, steps, limit_ps, spread)
 
     def passes_ps(self, shape: StepShape) -> int:
-        """All passes after a step."""
+        """Time of all passes after a step."""
         if self._draft is None or not shape.draft_passes:
             return 0
         if self._last[0] is shape:
@@ -177,7 +177,7 @@ class Drafting(CostModel):
         return first_ps + more * self._later_ps(draft, shape) if more else first_ps
 
     def _later_ps(self, draft: CostModel, shape: StepShape) -> int:
-        """A later pass after a step: it depends only on its sequences and contexts."""
+        """A later pass after a step, which depends only on its sequences and contexts."""
         seqs = shape.decode_seqs + shape.prefill_seqs
         if seqs not in self._laters:
             self._laters[seqs] = draft.line(self._later(shape))
@@ -190,7 +190,7 @@ class Drafting(CostModel):
         """The draft's first pass after a step, as a step."""
         tokens, pairs, prompts, seqs, context = shape[:5]
         drafts, padding = shape.draft_tokens, self._padding(tokens + seqs + shape.draft_tokens)
-        if drafts or padding:  # queries like those of a prompt: only the last of each sequence needs logits
+        if drafts or padding:  # like the queries of a prompt: only the last one of each sequence needs logits
             pairs += drafts * (context // seqs if seqs else 1)
             tokens, prompts = tokens + drafts + padding, prompts or 1
         first = tokens, pairs, prompts, seqs, context, 0, 0, 0, 0, 0, None, 0, 0
@@ -202,7 +202,7 @@ class Drafting(CostModel):
         return StepShape(decode_seqs=rows, context_tokens=contexts, draft_tokens=self._padding(rows))
 
     def _padded(self, shape: StepShape) -> StepShape:
-        """The same step, padded to the graph that is replayed."""
+        """The step, padded to the graph that is replayed."""
         drafts = shape.draft_tokens
         padding = self._padding(shape.prefill_tokens + shape.decode_seqs + drafts)
         if not padding:
@@ -210,5 +210,5 @@ class Drafting(CostModel):
         return tuple.__new__(StepShape, (*shape[:11], drafts + padding, shape.draft_passes))
 
     def _padding(self, tokens: int) -> int:
-        """Tokens missing to the next graph; 0 beyond the largest, as none is replayed there."""
+        """Tokens missing up to the next graph; 0 beyond the largest, as none is then replayed."""
         return self._missing[tokens] if tokens < len(self._missing) else 0

@@ -1,4 +1,4 @@
-"""Fitted step times of the engines of DistServe's evaluation, from its simulator: `a100-80gb-osdi24:ENGINE`.
+"""Fitted step times of the engines in DistServe's evaluation, from its simulator: `a100-80gb-osdi24:ENGINE`.
 
     steps with prompts     a + b * tokens + c * sum of the squares of the prompts
     steps of decodes       a + b * contexts + c * sequences; other constants from 95 sequences on
@@ -7,8 +7,8 @@
 ENGINE is `distserve` or `vllm`; the constants are for a model split over a given number of GPUs. OPT-175B's
 are those of OPT-66B, scaled by parameters, and attention by the bytes per token: an assumption. A prompt with
 one token left to compute is a decode. Sequences that decode beside longer prompts count as tokens, and their
-contexts as in a step of decodes: neither engine does that. Copies inside the GPU and swaps are ignored: the
-simulator does not model them.
+contexts as in a step of decodes; neither engine mixes the two. Copies inside the GPU and swaps are ignored,
+as in the simulator.
 """
 
 import json
@@ -86,7 +86,7 @@ class EngineProfile(CostModel):
         )
 
     def step_ps(self, shape: StepShape) -> int:
-        """The sum above; a step that computes nothing takes the minimum."""
+        """The sum described above; a step that computes nothing takes the minimum."""
         decoding, contexts = shape.decode_seqs, shape.context_tokens
         one_each = shape.prefill_tokens == shape.prefill_seqs
         if one_each:
@@ -114,6 +114,6 @@ def _read() -> Mapping[str, Any]:
 
 
 def _ps(times_ms: Sequence[float], *factors: float) -> list[int]:
-    """These times, each multiplied by its factor."""
+    """The sum of these times, each multiplied by its factor."""
     given = factors or repeat(1.0)
     return [round(each * factor * PS_PER_MS) for each, factor in zip(times_ms, given, strict=False)]

@@ -9,9 +9,9 @@ rank and each replica has its own process. A closed loop is a benchmark: one pro
 requests and reads all their streams, and each turn of a request (sending, reading, its first token) waits for
 those of the others. No such effect was measured for requests with arrival times of their own.
 
-The constants are vLLM V1's, fitted to measured servers (docs/truth.md lists them, and the misses), and stand
-in for other engines', as the host's do (sim/cost/host.py). They accompany measured GPU times; the roofline
-and published figures use them only on request.
+The constants are vLLM V1's, fitted to measured servers (docs/truth.md lists them with their errors). They
+stand in for those of other engines, as the host's do (sim/cost/host.py). They apply to measured GPU times;
+the roofline and published figures use them only on request.
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Frontend:
     Attributes
     ----------
     processes : int
-        Of one server, each with its own prompts and clients.
+        Processes per server, each with its own prompts and clients.
     """
 
     latency_s: float = 0.0
@@ -48,14 +48,14 @@ class Frontend:
         return bool(self.latency_s or self.per_token_s or self.per_client_s)
 
     def seconds(self, prompt_tokens: Int64Column, clients: float = 0) -> Floats:
-        """For each of these requests, without its wait; `clients` are those of one server."""
+        """Time of each of these requests, without its wait; `clients` are those of one server."""
         once = self.latency_s + self.per_client_s * clients / self.processes
         return np.float64(once) + self.per_token_s * prompt_tokens.astype(np.float64)
 
 
 NOTHING = Frontend()
 USUAL = Frontend(0.0, 10e-6, 0.7e-3)
-"""Behind HTTP; an engine that is called directly has none."""
+"""For engines behind HTTP; an engine that is called directly has no front end."""
 
 
 def frontend_of(deployment: Deployment) -> Frontend:
@@ -69,7 +69,7 @@ def frontend_of(deployment: Deployment) -> Frontend:
 
 
 def _load(text: str) -> tuple[float, float]:
-    """Seconds per token, and per client of a closed loop."""
+    """Seconds per prompt token, and per client of a closed loop."""
     token, _, client = ("0+0" if text == NONE else text).partition("+")
     try:
         numbers = float(token), float(client or 0)
@@ -84,10 +84,10 @@ def _load(text: str) -> tuple[float, float]:
 
 
 def behind_frontend(workload: Workload, frontend: Frontend, servers: int = 1) -> Workload:
-    """The workload as the engine sees it: arrivals wait their turn, follow-up requests come later.
+    """The workload as it reaches the engine: arrivals wait their turn, and follow-up requests come later.
 
     Each request of a closed loop runs beside all other clients. A turn of a chat waits for the front end of
-    the previous turn; which prompts are ahead of it then is unknown, and left out.
+    the previous turn. The prompts ahead of it at that time are unknown and left out.
     """
     waits, prompts = workload.waits, workload.prompt_tokens
     if not frontend:
@@ -105,9 +105,9 @@ def behind_frontend(workload: Workload, frontend: Frontend, servers: int = 1) ->
 
 
 def waiting_ps(arrival_ps: Int64Column, service_ps: Int64Column, processes: int = 1) -> Int64Column:
-    """How long each waits for one of the processes to be free; they serve in order of arrival."""
+    """Time that each request waits for a free process; processes serve in order of arrival."""
     if processes == 1:
-        done_ps = np.cumsum(service_ps) - service_ps  # work before it, without pauses
+        done_ps = np.cumsum(service_ps) - service_ps  # total work of earlier requests, without idle time
         found: Int64Column = np.maximum.accumulate(arrival_ps - done_ps) + done_ps - arrival_ps
         return found
     free_ps, begun_ps = [0] * processes, []
@@ -119,7 +119,7 @@ def waiting_ps(arrival_ps: Int64Column, service_ps: Int64Column, processes: int 
 
 
 def frontend_words(deployment: Deployment) -> str:
-    """The front end in a phrase; empty if there is none."""
+    """The front end in words; empty if there is none."""
     front = frontend_of(deployment)
     words = [f"{1e3 * front.latency_s:g} ms"] if front.latency_s else []
     words += [f"{1e6 * front.per_token_s:g} us per prompt token"] if front.per_token_s else []

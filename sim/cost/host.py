@@ -5,10 +5,10 @@
     host                 base + per sequence x sequences (prompts and decoding) of the step
 
 Work done once per request is in sim/cost/frontend.py.
-The constants are vLLM V1's, fitted to measured servers (docs/truth.md lists them, and the misses). No other
-engine's are known: all use these, and every result says so, so that schedulers and allocators are compared on
-one clock. The scheduler decides whether the host overlaps the GPU (`Scheduler.hides_host`). The constants
-accompany measured GPU times; the roofline and published figures use them only on request.
+The constants are vLLM V1's, fitted to measured servers (docs/truth.md lists them with their errors). Those of
+other engines are unknown: all engines use these, and every result says so. Thus schedulers and allocators are
+compared on one clock. The scheduler decides whether the host overlaps the GPU (`Scheduler.hides_host`). The
+constants apply to measured GPU times; the roofline and published figures use them only on request.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from kvsim.sim.option import taken
 
 AUTO, NONE = "auto", "none"
 MEASURED = ("calibrated", "measured-elsewhere")
-"""Costs whose GPU times are measured: host time is added to them."""
+"""Costs with measured GPU times, to which host time is added."""
 MOST_S = 60.0
 
 
@@ -46,7 +46,7 @@ class Host:
     Attributes
     ----------
     overlapped : bool
-        Whether it overlaps the GPU (asynchronous scheduling); else the GPU waits for it.
+        Whether it overlaps the GPU (asynchronous scheduling); otherwise the GPU waits for it.
     """
 
     base_s: float
@@ -59,7 +59,7 @@ class Host:
 
 
 MEASURED_ENGINE = "vllm-v1"
-"""The engine whose host and front end were fitted; they stand in for all others."""
+"""The engine to which host and front end were fitted; they stand in for those of all others."""
 USUAL = Host(1.15e-3, 48e-6)
 PLAIN_PROMPTS = ("vllm-v0", "nano-vllm")
 """Engines whose sources launch steps with prompts kernel by kernel, and decode attention separately. Others
@@ -67,7 +67,7 @@ are assumed to have piecewise graphs and one attention launch for both, as vLLM 
 
 
 def measured(cost: str) -> bool:
-    """Whether step times are measured, on a GPU or a server: these costs include a front end."""
+    """Whether step times were measured, on a GPU or a server; these costs include a front end."""
     return cost in MEASURED or cost.startswith(f"{LOGGED}:")
 
 
@@ -77,7 +77,7 @@ def engine_of(deployment: Deployment) -> str:
 
 
 def stand_in(deployment: Deployment) -> str:
-    """Whose host and front end stand in for the engine's, in a phrase; empty if they are its own."""
+    """In words, which engine's host and front end stand in for this engine's; empty if they are its own."""
     engine = engine_of(deployment)
     return "" if engine == MEASURED_ENGINE else f" ({MEASURED_ENGINE}'s, as {engine}'s is not known)"
 
@@ -103,7 +103,7 @@ def host_of(deployment: Deployment) -> Host | None:
 
 
 def host_words(deployment: Deployment) -> str:
-    """The host in a phrase; empty if there is none."""
+    """The host in words; empty if there is none."""
     host = host_of(deployment)
     if host is None:
         return ""

@@ -31,7 +31,7 @@ MOST_S = 600.0
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Step times in seconds, and the largest steps seen; None: unknown."""
+    """Step times in seconds, and the largest steps in the log; None: unknown."""
 
     base_s: float
     sequence_s: float
@@ -51,14 +51,14 @@ class StepTimes:
 
     @property
     def words(self) -> str:
-        """The times in a phrase."""
+        """The times in words."""
         each = [1e3 * self.base_s, 1e6 * self.sequence_s, 1e6 * self.token_s]
         base, sequence, token = (f"{n:.3g}" if n < 999.5 else f"{n:,.0f}" for n in each)
         return f"{base} ms + {sequence} us per sequence + {token} us per prompt token"
 
     @classmethod
     def parsed(cls, text: str) -> "StepTimes":
-        """From the form above; KvsimError for anything else."""
+        """Parse the form above; KvsimError for anything else."""
         found = _FORM.fullmatch(text)
         if found is None:
             must = f"{LOGGED}:MS+US+US, as in {LOGGED}:12.4+720+124, or a profile of sim calibrate log"
@@ -90,7 +90,7 @@ def cost_of(cost: str | None) -> str | None:
 
 
 class Logged(CostModel):
-    """Step times of a log; reports time in steps larger than any seen."""
+    """Step times of a log; reports the time of steps larger than any in it."""
 
     flags = True
 
@@ -129,7 +129,7 @@ class Logged(CostModel):
         self._heard(decode_seqs, 0, ends[-1])
 
     def step_ps(self, shape: StepShape) -> int:
-        """The sum above."""
+        """The sum described above."""
         return (
             self._base_ps
             + self._sequence_ps * (shape.prefill_seqs + shape.decode_seqs)

@@ -1,4 +1,4 @@
-"""From the name of a cost to the model of a deployment's steps, in whole picoseconds.
+"""Cost models by name; they give the times of a deployment's steps in whole picoseconds.
 
     constant:SECONDS     every step takes the same time: for tests, and to compare schedules step by step
     roofline             from the datasheet and the geometry, with stated efficiencies: sim/cost/roofline.py
@@ -8,7 +8,7 @@
     NAME                 from published figures: sim/cost/published.py
     package.module:Class the user's own
 
-What the engine asks of them is in sim/cost/step_cost.py.
+Their interface is sim/cost/step_cost.py.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ def cost_class(text: str) -> type[CostModel]:
 
 
 def check_cost(found: type[CostModel], deployment: Deployment) -> None:
-    """Raise KvsimError for ranks, stages, eager launches or types that a cost does not support."""
+    """Raise KvsimError for ranks, stages, eager launches or data types that a cost does not support."""
     if deployment.batches > 1 and found.batches == "one":
         raise KvsimError(
             f"data_parallel_size and pipeline_parallel_size must be 1 for cost {deployment.cost}, "
@@ -56,7 +56,7 @@ def check_cost(found: type[CostModel], deployment: Deployment) -> None:
 
 
 def cost_of(found: type[CostModel], deployment: Deployment) -> CostModel:
-    """A deployment's cost by its class: of all batches of a step, scaled if asked for."""
+    """The cost model of a deployment, for its class: for all batches of a step, and scaled if requested."""
     check_cost(found, deployment)
     name, _, argument = deployment.cost.partition(":")
     argument = argument if name in COSTS else ""
@@ -80,5 +80,5 @@ def cost_of(found: type[CostModel], deployment: Deployment) -> CostModel:
 
 
 def cost_named(text: str, deployment: Deployment) -> CostModel:
-    """The cost of this name for a deployment."""
+    """The cost model of this name for a deployment."""
     return cost_of(cost_class(text), replace(deployment, cost=text))

@@ -1,4 +1,4 @@
-"""Options of compiled cost models, which would lose the types of options they declare themselves."""
+"""Options of compiled cost models: a compiled class would lose the types of its options."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from kvsim.allocators.option import option
 from kvsim.sim.cost.host import HostOptions
 
 SKEW = 1.2
-"""Routing skew for measured GPUs, unless specified."""
+"""Default routing skew on measured GPUs."""
 _SKEW = "How unevenly tokens choose experts: the exponent of a power law."
 
 

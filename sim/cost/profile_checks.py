@@ -1,7 +1,7 @@
-"""Whether a profile can be computed with: every number of its parts, and every axis of their tables.
+"""Checks that a profile is usable: every number of its parts, and every axis of their tables.
 
-A profile may come from someone else's file, or from a config.json. The cost model reads tables along their
-axes during a run; anything that would fail then is refused here, before the run.
+A profile may come from someone else's file or from a config.json. The cost model reads tables along their
+axes during a run; anything that would fail there is refused before the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 KINDS = ("calibrated", "elsewhere", "rehearsal")
 PARTS = ("decode", "prefill", "product", "sampling", "elementwise", "kv_write", "block_copy")
-"""Without these, in some precision, no step can be composed; others may be missing."""
+"""Parts without which, in some precision, no step can be composed; other parts may be missing."""
 
 AXES: dict[str, tuple[str, ...]] = {
     "decode": ("sequence_heads", "context_tokens", "block_size", "group", "head_dim", "element_bytes"),
@@ -21,11 +21,11 @@ AXES: dict[str, tuple[str, ...]] = {
     "experts": ("skew", "shared", "local", "matrix", "rows"),
     "all_reduce": ("gpus", "bytes"),
 }
-"""Part -> axes its tables may have, in any precision (`product_fp8`); all other parts have `bytes`."""
+"""Part -> the axes its tables may have, in any precision (`product_fp8`); all other parts have `bytes`."""
 
 MAY_BE_ZERO = ("multiprocessors", "whole_waves", "least_wave", "all_rows")
 MOST = 1e30
-"""No byte count, rate or duration comes near it; beyond it their products overflow."""
+"""No real byte count, rate or duration comes near this; products of larger numbers would overflow."""
 
 
 def check_profile(profile: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ def _check_part(name: str, part: Mapping[str, Any]) -> None:
 
 
 def _axes(part: str) -> tuple[str, ...]:
-    """Axes that the tables of a part may have; `product_fp8` is a product."""
+    """The axes that the tables of a part may have; `product_fp8` is a `product`."""
     of_part = [axes for name, axes in AXES.items() if _is(part, name)]
     return of_part[0] if of_part else ("bytes",)
 

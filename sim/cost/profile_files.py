@@ -4,9 +4,10 @@
     elsewhere    by others, from public tables of kernel times (benchmarks/elsewhere); these ship
     rehearsal    not measured: made without a GPU
 
-Found by path; by name in the user's own directory; by name among the shipped ones (sim/profiles/). A GPU's
-name finds that GPU's profile: the user's before shipped ones, without faults before others, full before
-quick, newest first. Of shipped ones those measured elsewhere come first: they are an engine's own kernels.
+A profile is found by path, by name in the user's own directory, or by name among the shipped ones
+(sim/profiles/). A GPU's name finds a profile of that GPU: the user's before shipped ones, then those without
+faults, full ones, the newest. Of shipped profiles those measured elsewhere come first: they are of an
+engine's own kernels.
 
 A run keeps what it needs of a profile in its config.json, not a path: the fitted parts, their origin, and the
 SHA-256 of the whole file. Raw points are left out, as are parts and axis values that its model does not use.
@@ -38,11 +39,11 @@ COSTS = {"calibrated": ("calibrated", "rehearsal"), "measured-elsewhere": ("else
 REHEARSAL = "rehearsal, not a measurement"
 
 Profile = Mapping[str, Any]
-"""What a run needs of a profile, in JSON types: `settings` below."""
+"""The part of a profile that a run needs, in JSON types: `settings` below."""
 
 
 def directory() -> Path:
-    """The user's own profiles: $KVSIM_PROFILES, else the platform's data directory."""
+    """The directory of the user's own profiles: $KVSIM_PROFILES, else the platform's data directory."""
     chosen = os.environ.get("KVSIM_PROFILES")
     if chosen:
         return Path(chosen)
@@ -53,7 +54,7 @@ def directory() -> Path:
 
 @dataclass(frozen=True)
 class ProfileFile:
-    """A profile, and its location.
+    """A profile and its location.
 
     Attributes
     ----------
@@ -72,23 +73,23 @@ class ProfileFile:
 
     @property
     def name(self) -> str:
-        """The name that `--gpu` finds it by."""
+        """The name by which `--gpu` finds it."""
         return str(self.content["name"])
 
     @property
     def gpu(self) -> str | None:
-        """The GPU of sim/models/gpus.toml it was measured on, if listed there."""
+        """The GPU that was measured, by its name in sim/models/gpus.toml; None if it is not listed there."""
         gpu = self.content["gpu"]
         return None if gpu is None else str(gpu)
 
     @property
     def date(self) -> str:
-        """When it was measured: 2026-11-21."""
+        """The date of the measurement: 2026-11-21."""
         return str(self.content["measured"]["date"])[:10]
 
     @property
     def rehearsal(self) -> bool:
-        """Whether nothing in it was measured on a GPU."""
+        """Whether it is a rehearsal: nothing was measured on a GPU."""
         return bool(self.content["kind"] == "rehearsal")
 
     @property
@@ -98,7 +99,7 @@ class ProfileFile:
 
     @property
     def engine(self) -> str:
-        """The engine whose kernels were measured elsewhere: vLLM 0.24.0."""
+        """The engine whose kernels were measured: vLLM 0.24.0."""
         return str(self.content["engine"]["decode"]).partition(":")[0]
 
     @property
@@ -108,22 +109,22 @@ class ProfileFile:
 
     @property
     def quick(self) -> bool:
-        """Whether only few points were measured: `sim calibrate --quick`."""
+        """Whether only a few points were measured: `sim calibrate --quick`."""
         return bool(self.content["measured"].get("quick"))
 
     @property
     def faults(self) -> list[str]:
-        """What speaks against it: the GPU drifted, or its parts do not add up to whole steps."""
+        """Reasons to distrust it: the GPU drifted, or its parts do not add up to whole steps."""
         return [str(each) for each in self.content["measured"].get("faults", ())]
 
     @property
     def composed_error(self) -> float | None:
-        """Mean absolute error on composed steps that were not used in any fit; None if there are none."""
+        """Mean absolute error on composed steps that no fit used; None if there are none."""
         error = self.content["composed"]["error"]
         return None if error is None else float(error["mean"])
 
     def settings(self) -> Profile:
-        """What a run needs of the profile."""
+        """The part of the profile that a run needs."""
         content = self.content
         named = {key: content[key] for key in ("kind", "name", "gpu", "launch")}
         named |= {key: content[key] for key in ("source", "engine") if key in content}
@@ -143,7 +144,7 @@ class ProfileFile:
         }
 
     def gpu_spec(self) -> GpuSpec:
-        """The GPU it was measured on: the built-in one, else from the profile's own ceilings."""
+        """The GPU that was measured: the built-in one, else from the profile's own ceilings."""
         if self.gpu in gpu_names():
             return gpu_named(str(self.gpu))
         device, ceilings, parts = (self.content[key] for key in ("device", "ceilings", "parts"))
@@ -162,7 +163,7 @@ class ProfileFile:
 
 
 def read_profile(path: Path, origin: str = "file") -> ProfileFile:
-    """The profile in a file; a one-line KvsimError if it is none."""
+    """The profile in a file; a one-line KvsimError if it is not a profile."""
     what = f"profile {path}"
     data = content_of(path, what)
     content = _checked(path, json_in(data, what))
@@ -170,7 +171,7 @@ def read_profile(path: Path, origin: str = "file") -> ProfileFile:
 
 
 def _checked(path: Path, content: object) -> Mapping[str, Any]:
-    """The JSON; KvsimError unless it has the shape that runs and listings rely on."""
+    """The parsed JSON; KvsimError unless it has the shape that runs and listings need."""
     if not isinstance(content, dict) or content.get("kind") not in KINDS:
         kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
         raise KvsimError(
@@ -216,7 +217,7 @@ def _worth(found: ProfileFile | KvsimError) -> tuple[bool, bool, str]:
 
 
 def _shipped(gpu: str | None = None) -> Iterator[ProfileFile]:
-    """The shipped profiles, or one GPU's: only what is asked for is read."""
+    """The shipped profiles, or those of one GPU: reads only what is requested."""
     entries = sorted(resources.files("kvsim.sim.profiles").iterdir(), key=lambda entry: entry.name)
     for suffix, entry in product((ELSEWHERE, OURS), entries):
         if not entry.name.endswith(suffix):
@@ -228,12 +229,12 @@ def _shipped(gpu: str | None = None) -> Iterator[ProfileFile]:
 
 
 def is_path(text: str) -> bool:
-    """Whether a user's text means a file."""
+    """Whether a user's text is a path."""
     return text.endswith((".json", ".toml")) or "/" in text or os.sep in text
 
 
 def find_profile(text: str, rehearsals: bool = False, kinds: Sequence[str] = KINDS) -> ProfileFile | None:
-    """The profile at this path, of this name, or of this GPU; rehearsals only by path, unless asked for."""
+    """The profile at this path, of this name, or of this GPU; rehearsals only by path, unless requested."""
     if is_path(text):
         return read_profile(Path(text).expanduser())
     wanted = _normal(text)
@@ -244,7 +245,7 @@ def find_profile(text: str, rehearsals: bool = False, kinds: Sequence[str] = KIN
         if named and (rehearsals or not each.rehearsal):
             return each
     own = directory() / f"{text}.json"
-    if own.is_file() and read_profile(own).rehearsal:  # or it is damaged, and raises
+    if own.is_file() and read_profile(own).rehearsal:  # or it is damaged: then this raises
         raise KvsimError(f"gpu {text!r} is a {REHEARSAL}: name it by its path, {own}")
     return None
 
@@ -254,7 +255,7 @@ def _normal(name: str) -> str:
 
 
 def gpu_and_cost(gpu: str, cost: str | None) -> tuple[GpuSpec, str, Profile | None]:
-    """What `--gpu` and `--cost` mean: a GPU, a cost model's name, and its profile if it needs one.
+    """Resolve `--gpu` and `--cost`: a GPU, the name of a cost model, and its profile if it needs one.
 
     The default cost is the GPU's calibrated profile if there is one, else the one measured elsewhere, else
     the roofline.
@@ -291,7 +292,7 @@ def gpu_and_cost(gpu: str, cost: str | None) -> tuple[GpuSpec, str, Profile | No
 
 
 def _no_profile(gpu: str, cost: str) -> str:
-    """Message that a cost has no profile here, and what to do."""
+    """The message that a cost has no profile here, and what to do."""
     if cost == "calibrated":
         return (
             f"cost calibrated needs a measured profile of gpu {gpu!r}, and there is none: "

@@ -13,15 +13,15 @@ NAMES = re.compile(r"[A-Za-z0-9][\w.-]*")
 def new_profile(
     device: str, gpu: str | None, out: Path | None, name: str | None, *, quick: bool, rehearsal: bool
 ) -> Path:
-    """The file of a profile to be made.
+    """The file for a new profile.
 
     Parameters
     ----------
     device, gpu : str
-        The GPU's own name for itself, and its name in sim/models/gpus.toml if listed.
+        The GPU's name as it reports it, and its name in sim/models/gpus.toml if listed.
     out : Path
-        The requested file; else among the user's own, under `name` or the device's name: a quick one beside
-        a full one. A rehearsal, which is no profile of this machine, goes to the current directory.
+        The requested file. By default it is among the user's own, under `name` or the device's name, with
+        quick profiles beside full ones. A rehearsal is not of this machine and goes to the current directory.
     name : str
         The requested name.
     """

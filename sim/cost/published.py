@@ -10,7 +10,7 @@ the profile's constants:
     + contexts / B * block         what blocks of B < 16 tokens add to attention; nothing from 16 on
     + copies                       2 * bytes / bandwidth
 
-A variant interprets one figure differently, to show how much depends on it:
+A variant interprets one figure differently, to show its influence:
 
     NAME:context    the slope over sequences is all attention: proportional to the contexts, from the mean
                     context of that figure
@@ -38,8 +38,8 @@ from kvsim.sim.models.catalog import model_named
 PS_PER_MS = 1_000_000_000
 PS_PER_US = 1_000_000
 ELSEWHERE, OURS, SIMULATORS = "-vllm.json", "-triton.json", ("-osdi24.json", "-isca24.json")
-"""Suffixes of the other profiles there: those measured elsewhere, those of `sim calibrate`, and those of
-engines.py and dgx.py."""
+"""Suffixes of the other profiles there: those measured elsewhere, those of `sim calibrate`, and those
+of engines.py and dgx.py."""
 VARIANTS = ("", "context", "both", "waiting")
 
 
@@ -134,10 +134,10 @@ class AnalyticProfile(CostModel):
         self._bytes_ps, self._issue_ps = self._swaps(block_size, kv_bytes)
 
     def _swaps(self, block_size: int | None, kv_bytes: int) -> tuple[dict[str, float], dict[str, float]]:
-        """Per direction, the time of a slot's bytes and of issuing its copy, from the swap table.
+        """For each direction, the time of a slot's bytes and the time to issue its copy, from the swap table.
 
-        The table's largest blocks cost little beyond their bytes; the extra cost of smaller ones is issuing
-        the copies.
+        The largest blocks of the table take hardly longer than their bytes; any excess of smaller blocks is
+        the time to issue copies.
         """
         swap = self.profile["swap"]
         slots = swap["tokens"] * model_named(swap["model"]).kv_bytes_per_token / kv_bytes
@@ -152,7 +152,7 @@ class AnalyticProfile(CostModel):
         return round(tokens * (self._bytes_ps[way] + self._issue_ps[way]))
 
     def step_ps(self, shape: StepShape) -> int:
-        """The sum above; a step that computes nothing only moves blocks."""
+        """The sum described above; a step that computes nothing only moves blocks."""
         sequences, duration = shape.prefill_seqs + shape.decode_seqs, 0
         tokens = shape.prefill_tokens + shape.decode_seqs
         if tokens:

@@ -1,4 +1,4 @@
-"""A step of a server whose GPUs do not all compute the same sequences, priced by its busiest rank.
+"""Steps of servers whose GPUs compute different sequences, priced by the busiest rank.
 
     data parallel    d ranks, each with its own sequences and all dense weights; they share the experts
     pipeline         p stages of layers; p batches are in flight, one per stage
@@ -18,7 +18,7 @@ pipeline. With d = p = 1 nothing changes.
                all-gather and a reduce-scatter per layer, which together move what an all-reduce does
                (vLLM's default, allgather_reducescatter)
 
-Ranks are assumed balanced, with their memory and seats pooled: capacity that a rank cannot use because its
+Ranks are assumed to be balanced, with pooled memory and seats: capacity that a rank cannot use because its
 own requests ended earlier is not modelled.
 """
 
@@ -106,11 +106,11 @@ class Ranks(CostModel):
         return ends
 
     def _hops_ps(self, rows: int) -> int:
-        """Transfers of a batch of `rows` tokens between stages."""
+        """Time to transfer a batch of `rows` tokens between stages."""
         return int(self._hop_ps + rows * self._row_ps)
 
     def _largest(self, shape: StepShape) -> StepShape:
-        """The largest batch of a round; all GPUs do their own copies and swaps at once."""
+        """The largest batch of a round; all GPUs do their own copies and swaps concurrently."""
         last, largest = self._last
         if last is shape:
             return largest

@@ -32,19 +32,19 @@ from kvsim.sim.option import taken
 from kvsim.sim.workload import PS_PER_S
 
 KERNELS_PER_LAYER = 10
-"""Norm, QKV, rotary, KV write, attention, out, norm, up, activation, down: as vLLM fuses them."""
+"""Norm, QKV, rotary, KV write, attention, out, norm, up, activation, down: fused as in vLLM."""
 
 PREFILL_ATTENTION_EFFICIENCY = 0.55
-"""Share of the peak that prefill attention reaches: public H100 tables show 0.53 (median) from 4k tokens."""
+"""Share of the peak that prefill attention reaches: 0.53 (median) in public H100 tables from 4k tokens on."""
 
 FEW: Final = 12
-"""Up to this many steps a loop is faster than iterators, which take a while to start."""
+"""Up to this many steps a loop is faster than iterators, which are slow to start."""
 
 SEQS_BITS: Final = 32
-"""Slots copied and decoding sequences packed into one integer, copied << SEQS_BITS | sequences."""
+"""Copied slots and decoding sequences in one integer: copied << SEQS_BITS | sequences."""
 
 TRANSFER_LATENCY_S = 5e-6
-"""Start of one copy between GPU and host (cudaMemcpyAsync)."""
+"""Time to start a copy between GPU and host (cudaMemcpyAsync)."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -144,12 +144,12 @@ class Roofline(CostModel):
                 self._least = each
             else:
                 self._fixed_ps, self._row_ps = self._fixed_ps + each[0], self._row_ps + each[1]
-        # whether the durations of a span are not a plain progression
+        # whether the durations of a span do not form a plain progression
         self._shaped = bool(self._contexts.window_ps or any(self._least))
         self._decode_ps: dict[int, int] = {}  # by copied slots and decoding sequences
 
     def step_ps(self, shape: StepShape) -> int:
-        """The sum above, truncated to whole picoseconds before the contexts are added."""
+        """The sum described above, truncated to whole picoseconds before the contexts are added."""
         tokens, pairs, seqs, decoding, context, copied, came, came_tokens, went, went_tokens, _, drafts, _ = (
             shape
         )
@@ -196,7 +196,7 @@ class Roofline(CostModel):
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
-        """As in `CostModel`; for a plain progression, only as many steps as may be needed."""
+        """As in `CostModel`; a plain progression is extended only as far as necessary."""
         delta = self._context_ps * decode_seqs
         if self._shaped or not delta:
             if COMPILED and limit_ps < LONGEST_PS:
@@ -230,7 +230,7 @@ class Roofline(CostModel):
     def go_on(
         self, ends: list[int], decode_seqs: int, context_tokens: int, more: tuple[int, int], limit_ps: int
     ) -> None:
-        """As in `CostModel`; for a plain progression one step at a time: there are usually few."""
+        """As in `CostModel`; a plain progression goes one step at a time, as there are usually few."""
         steps, copied = more
         if self._shaped or steps > FEW:
             super().go_on(ends, decode_seqs, context_tokens, more, limit_ps)
@@ -272,7 +272,7 @@ class Roofline(CostModel):
         return ends
 
     def _first_ps(self, decode_seqs: int, context_tokens: int) -> int:
-        """A decode step, without sliding windows and the host's least time."""
+        """A decode step, without sliding windows and without the host's least time."""
         constant = self._decode_ps.get(decode_seqs)
         if constant is None:
             constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
@@ -293,7 +293,7 @@ class Roofline(CostModel):
         return [*before, *after]
 
     def parts_ps(self, shape: StepShape) -> dict[str, float]:
-        """The terms of the sum by name, without copies and swaps: for comparison with measurements."""
+        """The terms of the sum by name, without copies and swaps, to compare with measurements."""
         tokens, pairs, seqs, decoding, context, *_ = shape
         rows, drafts = seqs + decoding, shape.draft_tokens
         n, m = tokens + decoding + drafts, rows + drafts
@@ -350,6 +350,6 @@ def _progression(first: int, delta: int, steps: int) -> Sequence[int]:
 
 
 def _origin(gpu: GpuSpec) -> str:
-    """Where a GPU's numbers come from, in short."""
+    """The source of a GPU's numbers, in short."""
     built_in = gpu.name in gpu_names() and gpu == gpu_named(gpu.name)
     return "vendor datasheet" if built_in or not gpu.source else gpu.source

@@ -21,7 +21,7 @@ class Scaled(CostModel):
 
     @property
     def extrapolated_share(self) -> float:
-        """The inner model's share."""
+        """Like the inner model's."""
         return self._inner.extrapolated_share
 
     def outside(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the engine asks a cost model: how long a step takes, or each of a span of steps.
+"""The interface of cost models: how long a step takes, or each step of a span.
 
 A step is a `StepShape`: prompt tokens, decoding sequences and their contexts, copies. The answer is in whole
 picoseconds. Between finishes and arrivals only the contexts grow, by one token per sequence and step, so a
@@ -20,7 +20,7 @@ from kvsim.sim.errors import KvsimError
 COMPILED: Final = not __file__.endswith(".py")
 """Whether this module is compiled: then a loop adds up any number of steps faster."""
 LONGEST_PS: Final = 1 << 60
-"""Below this limit, the end of the step that exceeds it fits into 64 bits."""
+"""With limits below this, the end of the step that exceeds the limit fits into 64 bits."""
 
 
 class Spread(NamedTuple):
@@ -32,7 +32,7 @@ class Spread(NamedTuple):
     """their sum, each rounded up to whole `context_tile`s (sim/serving/spread.py)"""
 
     def later(self, steps: int, seqs: int) -> "Spread":
-        """`steps` steps later: each context, and its rounded value, is a token longer per step."""
+        """The spread `steps` steps later: each context, and its rounded value, grows by a token per step."""
         found = self.longest + steps, self.rounded + steps * seqs
         return tuple.__new__(Spread, found)  # the same as Spread(*found), at a quarter of the cost
 
@@ -63,7 +63,7 @@ class StepShape(NamedTuple):
     spread: Spread | None = None
     """how the contexts differ; None: all alike"""
     draft_tokens: int = 0
-    """drafts verified beside these sequences' tokens, over the same contexts"""
+    """drafts verified besides these sequences' tokens, over the same contexts"""
     draft_passes: int = 0
     """passes of the draft model after the step"""
 
@@ -75,11 +75,11 @@ class CostModel:
     Attributes
     ----------
     source : str
-        Which model this is and where it comes from, printed with every result.
+        Name and origin of the model, printed with every result.
     context_tile : int
-        Tokens per tile, for a model that needs to know how contexts differ; 0: it does not.
+        Tokens per tile, for models that need to know how contexts differ; 0: not needed.
     flags : bool
-        Whether it is told which steps were carried out, to report what lay outside what was measured.
+        Whether it must be told which steps were carried out, to report what lay outside the measurements.
     """
 
     declares: ClassVar[type] = NoOptions
@@ -90,16 +90,16 @@ class CostModel:
     launches: ClassVar[bool] = False
     """Whether it models launching kernels one by one (`enforce_eager`)."""
     drafts: ClassVar[bool] = False
-    """Whether it models a draft's passes; else only verification is counted, or not even that."""
+    """Whether it models a draft's passes; otherwise only verification is counted, if anything."""
     sixteen_bits: ClassVar[bool] = False
-    """Whether its times are of weights and KV in 16 bits, and of no others."""
+    """Whether its times are only for weights and KV in 16 bits."""
     source: str
     context_tile: int = 0
     flags: bool = False
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "CostModel":
-        """The cost of a deployment, `cls()` unless overridden; `argument` is what follows its name."""
+        """The cost of a deployment; `argument` is what follows its name. By default `cls()`."""
         if argument:
             raise KvsimError(
                 f"cost {deployment.cost.partition(':')[0]} takes nothing behind its name, got {argument!r}"
@@ -108,11 +108,11 @@ class CostModel:
 
     @property
     def extrapolated_share(self) -> float:
-        """Share of step time that lay outside what was measured; 0 if nothing did."""
+        """Share of step time outside what was measured; 0 if all was measured."""
         return 0.0
 
     def outside(self) -> list[str]:
-        """What lay outside: a phrase each, longest time first."""
+        """What lay outside: a phrase for each part, longest time first."""
         return []
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
@@ -128,7 +128,7 @@ class CostModel:
     def steps_ps(
         self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None
     ) -> list[int]:
-        """Durations of steps that differ only in the sum of their contexts, and in their `pairs`."""
+        """Durations of steps that differ only in the sum of their contexts and in their `pairs`."""
         if pairs is None:
             return [self.step_ps(shape._replace(context_tokens=tokens)) for tokens in contexts]
         return [
@@ -137,9 +137,9 @@ class CostModel:
         ]
 
     def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
-        """(ps, ps more per token of the contexts) of steps that differ only in their contexts.
+        """The line (ps, ps more per token of the contexts) of steps that differ only in their contexts.
 
-        `pairs_each` pairs of a prompt are computed per such token, too. None: the steps lie on no line.
+        `pairs_each` pairs of a prompt are also computed per such token. None: the times are not linear.
         """
         return None
 
@@ -149,7 +149,7 @@ class CostModel:
         return self.step_ps(tuple.__new__(StepShape, fields))
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
-        """Durations of `steps` decode steps, equal to `step_ps` element by element.
+        """Durations of `steps` decode steps, each equal to `step_ps`.
 
         The contexts sum to `context_tokens` in the first step and to `decode_seqs` more in each later one.
         """
@@ -200,7 +200,7 @@ def ends_until(limit_ps: int, durations: Sequence[int]) -> list[int]:
 
 
 def add_ends(ends: list[int], first: i64, more: i64, least: i64, *, steps: i64, limit_ps: i64) -> None:
-    """The same one by one, after the `ends` of earlier steps: the compiled build's way, for short spans.
+    """The same one by one, after the `ends` of earlier steps: faster for short spans if compiled.
 
     A step takes `least`, or `first` plus `more` per earlier step, whichever is longer.
     """

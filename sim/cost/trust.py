@@ -1,4 +1,4 @@
-"""How far off clocks were against real servers: rows that `sim validate --table FILE` writes.
+"""Errors of clocks against real servers: the rows written by `sim validate --table FILE`.
 
 Errors   precision, servers, and the median absolute and median signed error of TTFT, TPOT and throughput
 Trust    the same for a clock, a model and a GPU
@@ -22,7 +22,7 @@ class Errors:
     precision : str
         `bf16` or the quantization of the weights.
     servers : int
-        How many were measured.
+        Number of measured servers.
     ttft_error, tpot_error, throughput_error : float
         Median absolute error, as a share of what was measured.
     ttft_bias, tpot_bias, throughput_bias : float
@@ -41,7 +41,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Clocked:
-    """The clock as in `--cost`, the model and the GPU by kvsim's names."""
+    """The clock as in `--cost`, and the model and the GPU by kvsim's names."""
 
     cost: str
     model: str
@@ -50,7 +50,7 @@ class Clocked:
 
 @dataclass(frozen=True)
 class Trust(Errors, Clocked):
-    """How far off a clock was for a model on a GPU; a row of the table, `Clocked` first."""
+    """Errors of a clock for a model on a GPU: a row of the table, `Clocked` first."""
 
     @property
     def errors(self) -> str:

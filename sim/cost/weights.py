@@ -24,7 +24,7 @@ class Weights:
     tp, ranks : int
         GPUs that share every layer; ranks of attention among which the experts are spread.
     byte_ps, flop_ps : float
-        Time to read a byte, and of an operation at the 16-bit peak.
+        Time to read a byte, and time of an operation at the 16-bit peak.
     skew : float
         How unevenly tokens choose experts, see `Chosen`.
     """

@@ -3,8 +3,7 @@
     Scenario (sim/options/scenario.py), as its user describes it -> Deployment: everything that a run needs
     besides the traffic
 
-The record is checked when it is built, so its users need not check again. The name of the cost model is not
-checked here: its registry does that.
+The record is checked when it is built. The name of the cost model is checked by its registry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -157,13 +156,14 @@ class Deployment(ServerChoices):
     Attributes
     ----------
     profile : mapping or None
-        The parts of a measured profile that `cost` needs, in JSON's types (sim/cost/profile_files.py).
+        The parts of a measured profile that `cost` needs, in JSON types (sim/cost/profile_files.py).
     fleet : FleetConfig
-        How many such servers there are, and how requests are distributed over them.
+        The number of such servers, and how requests are distributed among them.
     pools : tuple of Pool
-        All pools of a fleet of unlike servers; everything else is as in the first. Empty: all are equal.
+        All pools of a fleet of unlike servers; all other attributes are those of the first. Empty: all
+        servers are equal.
     classes : Classes
-        The classes that the names of its parts stand for, as far as looked up.
+        The classes of its parts, by name, as looked up so far.
     """
 
     model: ModelSpec = field()
@@ -240,7 +240,7 @@ class Deployment(ServerChoices):
 
     @classmethod
     def recorded(cls) -> list[str]:
-        """Names of the settings in `config.json`; the fleet is stored next to them."""
+        """Names of the settings in `config.json`; the fleet is stored beside them."""
         return [each.name for each in fields(cls) if each.name not in ("fleet", "pools", "classes")]
 
     def as_json(self) -> dict[str, object]:
@@ -255,16 +255,16 @@ class Deployment(ServerChoices):
 
     @property
     def scheduler_name(self) -> str:
-        """The scheduler asked for, else the one that engines pair with the allocator."""
+        """The requested scheduler, else the one that engines pair with the allocator."""
         return self.engine.scheduler or usual_scheduler(self.allocator)
 
     def with_seed(self, seed: int) -> Self:
-        """The same deployment, with this seed for random routers."""
+        """The same deployment with this seed for random routers."""
         return replace(self, fleet=replace(self.fleet, seed=seed))
 
     @property
     def options(self) -> Mapping[str, object]:
-        """Options that its parts declare, by name."""
+        """The options declared by its parts, by name."""
         return self.engine.options
 
     @property
@@ -274,18 +274,18 @@ class Deployment(ServerChoices):
 
     @property
     def block_bytes_per_gpu(self) -> int:
-        """Bytes of a block of keys and values on each GPU; stages share the layers, rounded up."""
+        """Bytes of a KV block on each GPU; stages share the layers, rounded up."""
         token_bytes = self.served_model.kv_bytes_per_token_per_gpu(self.tensor_parallel_size)
         return -(-self.engine.block_size * token_bytes // self.pipeline_parallel_size)
 
     @property
     def every_pool(self) -> "tuple[Pool, ...]":
-        """Its pools: a single one if all servers are equal."""
+        """Its pools: only one if all servers are equal."""
         return self.pools or (Pool("", "both", self.fleet.replicas, self),)
 
     @property
     def sizes(self) -> list[tuple[str, int]]:
-        """Role and replicas of each of its pools."""
+        """Role and number of replicas of each pool."""
         return [(pool.role, pool.replicas) for pool in self.every_pool]
 
     @property
@@ -300,25 +300,25 @@ class Deployment(ServerChoices):
 
     @property
     def served_gpu(self) -> GpuSpec:
-        """The GPU, with this server's peer access."""
+        """The GPU, with this server's setting of peer access."""
         told = self.peer_access
         return self.gpu if told in (None, self.gpu.peer_access) else replace(self.gpu, peer_access=told)
 
     @property
     def batches(self) -> int:
-        """Batches in flight at once: one per rank of attention and stage of layers."""
+        """Batches in flight at once: one per attention rank and pipeline stage."""
         return self.data_parallel_size * self.pipeline_parallel_size
 
     @property
     def ranks_words(self) -> str:
-        """The ranks and stages as a phrase; empty if there is one of each."""
+        """The ranks and stages in words; empty if there is one of each."""
         ranks, stages = self.data_parallel_size, self.pipeline_parallel_size
         words = [f"{ranks} data-parallel ranks"] if ranks > 1 else []
         return ", ".join([*words, f"{stages} pipeline stages"] if stages > 1 else words)
 
     @property
     def served_engine(self) -> EngineConfig:
-        """The engine with the seats of all ranks, and the token budget of all batches of a round."""
+        """The engine with the seats of all ranks and the token budget of all batches of a round."""
         if self.batches == 1:
             return self.engine
         return replace(
@@ -329,7 +329,7 @@ class Deployment(ServerChoices):
 
     @property
     def served_model(self) -> ModelSpec:
-        """The model with the cache data type that it is served with."""
+        """The model with the KV data type of this server."""
         kv_bytes = KV_CACHE_DTYPES[self.kv_cache_dtype]
         return replace(self.model, kv_dtype_bytes=kv_bytes) if kv_bytes else self.model
 
@@ -340,12 +340,12 @@ class Deployment(ServerChoices):
 
 
 MOST_SLOTS = 2**31 - 1
-"""Blocks or tokens of a KV memory: engines number blocks with 32 bits."""
+"""Limit on blocks or tokens of a KV memory: engines number blocks with 32 bits."""
 ROLES = ("both", "prefill", "decode")
 
 
 def check_roles(roles: Sequence[str]) -> None:
-    """Raise KvsimError for pools whose roles do not make a fleet."""
+    """Raise KvsimError for pools whose roles do not form a fleet."""
     found = set(roles)
     if found not in ({"both"}, {"prefill", "decode"}):
         raise KvsimError(
@@ -362,11 +362,11 @@ class Pool:
     name : str
         How its servers differ from others: `h100 tp2`.
     role : str
-        One of `ROLES`: what its servers do for a request.
+        One of `ROLES`: the work of its servers.
     replicas : int
         Number of servers.
     server : Deployment
-        One of the servers, or, as a fleet, all of them.
+        One of the servers, or all of them as a fleet.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The draft of a deployment: what speculates, as a model on the same GPUs.
+"""The draft of a deployment, as a model on the same GPUs.
 
 Deployment --options--> Speculation --model--> Draft --> Deployment of the draft alone, for its cost
 """
@@ -21,7 +21,7 @@ def speculation_of(deployment: Deployment) -> Speculation | None:
 
 
 def without_speculation(options: Mapping[str, object]) -> dict[str, object]:
-    """An engine's options without those for speculation."""
+    """An engine's options without those of speculation."""
     return {name: value for name, value in options.items() if name != CONFIG and name not in SHORT}
 
 
@@ -53,7 +53,7 @@ def modules_of(speculation: Speculation, model: ModelSpec) -> int:
 
 
 def with_modules(deployment: Deployment) -> Deployment:
-    """The deployment with its number of MTP modules made explicit; scheduling depends on it."""
+    """The deployment with its number of MTP modules filled in, on which scheduling depends."""
     speculation = speculation_of(deployment)
     if speculation is None or speculation.kind != "mtp" or speculation.num_nextn_predict_layers:
         return deployment
@@ -69,7 +69,7 @@ def draft_of(deployment: Deployment) -> Draft | None:
 
 
 def of_draft_alone(deployment: Deployment) -> Deployment | None:
-    """A deployment of the draft on the same GPUs, without a host of its own; None without a draft."""
+    """The draft as a deployment of its own on the same GPUs, without host time; None without a draft."""
     draft = draft_of(deployment)
     if draft is None:
         return None

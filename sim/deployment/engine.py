@@ -1,6 +1,6 @@
-"""The engine's settings: what vLLM's flags set, in one frozen record that is checked when it is built.
+"""The engine's settings, named as vLLM's flags: a frozen record, checked when it is built.
 
-Names of allocators and schedulers are not checked here: their registries do that.
+Names of allocators and schedulers are checked by their registries.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from kvsim.sim.option import option
 from kvsim.sim.policies import POLICIES as KEYED
 
 RESERVES = ("max", "pow2", "oracle")
-"""In addition: `predicted:MODEL` (sim/deployment/prediction.py)."""
+"""Besides these: `predicted:MODEL` (sim/deployment/prediction.py)."""
 POLICIES = (
     *("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "random"),
     "routing-key",
@@ -44,7 +44,7 @@ ENGINE, MEMORY = "Engine", "Memory"
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoices:
-    """The engine's settings, named as vLLM's flags; None leaves a setting to release, model and GPU."""
+    """The engine's settings, named as vLLM's flags; None: decided by release, model and GPU."""
 
     allocator: str | type = option(
         "See: sim allocators; or your own package.module:Class.",
@@ -169,7 +169,7 @@ class EngineChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(EngineChoices):
-    """`EngineChoices` with nothing left to a release: names, and the numbers that a step depends on.
+    """`EngineChoices` with every default filled in: names, and the numbers on which a step depends.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class EngineConfig(EngineChoices):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """The engine with these settings; those that are not fields are options of parts."""
+        """The engine with these settings; names that are not fields are options of parts."""
         common = {each.name for each in fields(cls)}
         given = {name: value for name, value in settings.items() if name in common}
         own = {name: value for name, value in settings.items() if name not in common and value is not None}

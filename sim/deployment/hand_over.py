@@ -1,4 +1,4 @@
-"""Pools of prefill and decode servers: which settings they allow, and how the two are connected."""
+"""Pools of prefill and decode servers: the settings they allow, and the links between them."""
 
 from collections.abc import Sequence
 

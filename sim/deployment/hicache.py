@@ -1,4 +1,4 @@
-"""SGLang's HiCache, built from its scheduler's options: the host's memory, its link, its rules.
+"""SGLang's HiCache, built from the scheduler's options: host memory, link and rules.
 
 --enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through
 """
@@ -20,11 +20,11 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.sglang_parts import WaitingList
 
 ALONE: Final = ("pipeline_parallel_size", "data_parallel_size")
-"""Forms of parallelism whose GPUs share no prompts, or no layers."""
+"""Forms of parallelism whose GPUs do not share prompts or layers."""
 
 
 def hicache_below(deployment: Deployment, server: Server, own: SglangOptions) -> Hicache:
-    """The host's memory that its options ask for; KvsimError if the server cannot have it."""
+    """The host memory requested by the options; KvsimError if the server cannot have it."""
     cached = _cached(deployment, server.allocator)
     for name in ALONE:
         if getattr(deployment, name) > 1:
@@ -51,7 +51,7 @@ def hicache_below(deployment: Deployment, server: Server, own: SglangOptions) ->
 
 
 def _cached(deployment: Deployment, allocator: Allocator) -> SglangCached:
-    """The allocator, if it has a tree of whole texts."""
+    """The allocator, if it keeps whole texts in a tree."""
     if type(allocator) is not SglangCached:
         raise KvsimError(
             f"enable_hierarchical_cache must be off for allocator {deployment.engine.allocator} with model "

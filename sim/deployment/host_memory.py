@@ -1,4 +1,4 @@
-"""How much host memory a server has below its GPUs', by its options; used for its price."""
+"""The size of a server's host memory, by its options; used for its price."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from kvsim.sim.deployment.deployment import Deployment
 
 GB: Final = 10**9
-"""SGLang counts `hicache_size` in these."""
+"""SGLang's unit of `hicache_size`."""
 
 
 def host_gib(server: "Deployment") -> float:
-    """The host's memory for all GPUs of a server, in GiB; 0 without any."""
+    """Host memory for all GPUs of a server, in GiB; 0 if there is none."""
     options = server.options
     if options.get("enable_hierarchical_cache"):
         page, tp = server.engine.block_size, server.tensor_parallel_size
@@ -26,13 +26,13 @@ def host_gib(server: "Deployment") -> float:
         return host_tokens(taken(SglangOptions, options), gpu_tokens, page, gpu_bytes) * gpu_bytes * tp / GIB
     asked, tiers = options.get("kv_offloading_size"), options.get("tier")
     if tiers is not None and str(tiers).strip() != NONE:
-        from kvsim.sim.deployment.offloading import NAMES  # imported late: most runs do without
+        from kvsim.sim.deployment.offloading import NAMES  # late: most runs do not need it
 
         return size_bytes(tier_words(str(tiers).split()[0], "tier", NAMES).size, "tier") / GIB
     return 0.0 if asked is None else size_bytes(str(asked)) / GIB
 
 
 def host_tokens(own: SglangOptions, gpu_tokens: int, page: int, gpu_bytes: int) -> int:
-    """Tokens that HiCache has memory for, in whole pages, one more than asked for, as in SGLang."""
+    """Tokens that fit in HiCache's memory, in whole pages, one more than requested, as in SGLang."""
     asked = own.hicache_size * GB // gpu_bytes if own.hicache_size else int(gpu_tokens * own.hicache_ratio)
     return (asked // page + 1) * page

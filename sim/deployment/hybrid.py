@@ -1,10 +1,10 @@
-"""The KV memory of a run with different kinds of layers: its groups, their pages, and how many there are.
+"""The KV memory of a run with different kinds of layers: its groups, their pages, and the number of pages.
 
     Jamba on an H100    groups of 4 layers: 1 full, 7 of states; a page of 80 tokens or a state, 1.3 MiB each
 
-The groups are those of vLLM 0.33.0 (sim/kv/). States are taken from the pool as sequences come, so that none
-are reserved; one page is vLLM's null block. Allocators with their own page sizes get the same bytes, and one
-group per kind of layer.
+The groups are those of vLLM 0.33.0 (sim/kv/). States come from the pool when sequences arrive; none are
+reserved. One page is vLLM's null block. Allocators with their own page sizes get the same number of bytes,
+and one group per kind of layer.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ KINDS = {
     "chunked_local_attention": "chunk",
     "mamba": "state",
 }
-"""What layers keep -> the kind of group that an allocator knows."""
+"""Kind of layer -> kind of group in the allocator."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class HybridMemory:
     Attributes
     ----------
     layers : Hybrid
-        What the allocator is given.
+        The groups as the allocator takes them.
     groups : tuple of Group
         The same groups with their layers and bytes.
     page_bytes : int
-        Bytes of a page of any group, on one GPU; 0 if they differ.
+        Bytes of a page on one GPU, the same in all groups; 0 if they differ.
     capacity : KvCapacity
     """
 
@@ -56,7 +56,7 @@ class HybridMemory:
 
     @property
     def in_words(self) -> str:
-        """The groups in one line."""
+        """The groups in one line of words."""
         told: dict[tuple[int, str], int] = {}
         for group, layer in zip(self.groups, self.layers.groups, strict=True):
             words = _words(layer)
@@ -77,11 +77,11 @@ class HybridMemory:
 
     @property
     def page_slots(self) -> int:
-        """Slots of a page: a token of the smallest attention group takes one."""
+        """Slots per page: a token of the smallest attention group takes one slot."""
         return page_slots(self.layers)
 
     def as_json(self) -> list[dict[str, object]]:
-        """The groups in JSON's types, as in `sim fit`."""
+        """The groups in JSON types, as in `sim fit`."""
         return [
             {
                 "kind": group.kind,
@@ -108,29 +108,29 @@ def _words(layer: LayerGroup) -> str:
 
 
 def page_slots(layers: Hybrid) -> int:
-    """Slots of a page: the least common multiple of all attention blocks; 1 without attention."""
+    """Slots per page: the least common multiple of all attention blocks; 1 without attention."""
     return lcm(*(group.block_size for group in layers.groups if group.kind != "state"), 1)
 
 
 def is_hybrid(model: ModelSpec) -> bool:
-    """Whether some layers keep fewer than all tokens, in a way that a pool of pages can serve."""
+    """Whether some layers do not keep every token, but in a way that a pool of pages can serve."""
     kinds = {layers.kind for layers in model.kv_layers}
     return kinds <= KINDS.keys() and not kinds <= set(EVERY_TOKEN)
 
 
 def hybrid_memory(deployment: Deployment, asynchronous: bool) -> HybridMemory:
-    """How the layers of a run's model are kept, and how much fits.
+    """The groups of a model's layers, and how much fits.
 
     Parameters
     ----------
     deployment : Deployment
     asynchronous : bool
-        Whether the engine decides a step before the previous one has ended.
+        Whether a step is decided before the previous one has ended.
 
     Raises
     ------
     KvsimError
-        If vLLM refuses the settings, layers are of a kind that no group can hold, or nothing fits.
+        If vLLM refuses the settings, a layer is of a kind that no group can hold, or nothing fits.
     """
     engine, model = deployment.engine, deployment.served_model
     settings = KvSettings(
@@ -174,7 +174,7 @@ def _groups_of(model: ModelSpec, settings: KvSettings) -> list[Group]:
 
 
 def _own_sized(deployment: Deployment, layers: Hybrid, settings: KvSettings) -> KvCapacity:
-    """The same memory in grains, for pages of a size per kind of layer; given blocks are vLLM's."""
+    """The same memory in grains, for pages with one size per kind of layer; given blocks are vLLM's."""
     if deployment.num_gpu_blocks is not None or deployment.kv_tokens is not None:
         groups = _groups_of(deployment.served_model, settings)
         page_bytes = bytes_per_block(groups)
@@ -218,7 +218,7 @@ def _layer_group(group: Group, page_bytes: int) -> LayerGroup:
 
 
 def _pages(deployment: Deployment, groups: Sequence[Group], page_bytes: int) -> tuple[int, str]:
-    """Number of pages, and its source; at least one per group."""
+    """The number of pages, at least one per group, and where the number comes from."""
     least, ranks = len(groups), deployment.data_parallel_size
     if deployment.num_gpu_blocks is not None:
         if deployment.num_gpu_blocks < least:

@@ -1,6 +1,6 @@
 """Groups of unlike layers in words, by kind: `4 groups of 9 sliding-window layers (1,024 tokens)`.
 
-Padding is not counted among the layers of the model, but named: it takes memory.
+Padding takes memory, so it is mentioned, though not counted among the layers of the model.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def kinds_in_words(
 
 
 def _padded_to(hybrid: "HybridMemory") -> int:
-    """To how many layers every group is padded; 0 if layers have pages of several sizes."""
+    """The number of layers to which every group is padded; 0 if layers have pages of several sizes."""
     sizes = {page.stride for group in hybrid.groups for page in group.pages}
     return hybrid.page_bytes // sizes.pop() if len(sizes) == 1 else 0
 

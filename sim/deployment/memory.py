@@ -1,26 +1,25 @@
-"""How many tokens of KV cache fit: the arena that allocators hand out.
+"""The number of KV cache tokens that fit: the size of the allocator's arena.
 
     tokens = (what the profile run leaves - states) / KV bytes per token
 
-What the profile run leaves is the same as for `sim fit` (profile_run.py): the GPU's memory less the driver's,
-x gpu_memory_utilization, less weights, activations, runtime and CUDA graphs, as the scheduler's release of
-vLLM takes them (for another scheduler, as the newest does). One of vLLM's blocks is the null block, which
-stays empty.
+What the profile run leaves is computed as in `sim fit` (profile_run.py): the GPU's memory minus the driver's,
+x gpu_memory_utilization, minus weights, activations, runtime and CUDA graphs, as in the scheduler's release
+of vLLM (for other schedulers, as in the newest). One of vLLM's blocks is the null block, which stays empty.
 
-With pipeline stages, a GPU holds its stage's share of the weights, the states and a token's KV. With ranks of
-attention (data parallel), each has its own cache, and the experts are spread over all of them; the arena is
-that of all ranks together.
+With pipeline stages, a GPU holds its stage's share of the weights, the states and the KV of a token. With
+attention ranks (data parallel), each rank has its own cache, and the experts are spread over all ranks; the
+arena is that of all ranks together.
 
 A model with recurrent layers (Mamba, gated delta nets) also needs their states: max_num_seqs of them are
 reserved here. (vLLM takes them from the cache as sequences come; `sim fit` counts them this way.)
 
 If layers are kept in groups (sim/models/kv_groups.py), a slot holds one token of one group, a token takes
 a slot of each group, and the division above is by the bytes of a slot. Otherwise there is one group: a slot
-is a token. A draft takes its weights, and the keys and values of a token in its own layers, from the same
-memory (sim/models/draft.py).
+is a token. A draft's weights, and its own layers' keys and values of each token, take the same memory
+(sim/models/draft.py).
 
-Given counts take precedence, then the PagedAttention paper's own server, then the formula. Rounding to whole
-blocks is left to the allocators.
+Counts given by the user take precedence, then the PagedAttention paper's own server, then the formula.
+Allocators round to whole blocks.
 """
 
 from dataclasses import dataclass, replace
@@ -53,13 +52,13 @@ class KvCapacity:
     kv_bytes_per_token : int
         Bytes of one token over the whole model.
     reason : str
-        Where the number comes from, for display.
+        Source of the number, for display.
     slots_per_token : int
-        Groups of layers, each of which takes its own slot for a token.
+        Groups of layers; a token takes a slot in each.
     slots : int
-        Slots that allocators hand out: `tokens * slots_per_token` and the remainder.
+        Slots of the arena: `tokens * slots_per_token` plus a remainder.
     groups : KvGroups or None
-        The groups, if memory that windows have left is freed.
+        The groups, if memory behind windows is freed.
     """
 
     tokens: int
@@ -99,15 +98,15 @@ class _Share:
 
 
 def kv_capacity(deployment: Deployment, groups: KvGroups | None = None) -> KvCapacity:
-    """Tokens of KV cache, and where the number comes from.
+    """The number of KV cache tokens, and its source.
 
     Parameters
     ----------
     deployment : Deployment
     groups : KvGroups or None
-        How the layers are kept, for an allocator that frees what windows have left. A block of
-        `num_gpu_blocks` then belongs to one group, as vLLM counts them, and `kv_tokens` are tokens of all
-        groups, as vLLM prints them. None: every layer keeps every token, in one group.
+        The groups, for an allocator that frees memory behind windows. A block of `num_gpu_blocks` then
+        belongs to one group, as vLLM counts them, and `kv_tokens` are tokens of all groups, as vLLM prints
+        them. None: every layer keeps every token, in one group.
 
     Raises
     ------
@@ -144,7 +143,7 @@ def kv_capacity(deployment: Deployment, groups: KvGroups | None = None) -> KvCap
 
 
 def reported_bytes(deployment: Deployment) -> tuple[int, str] | None:
-    """Bytes of cache that a paper reports for its server, and the source; None for other servers."""
+    """Bytes of cache that a paper reports for its server, and their source; None for other servers."""
     each, tp = deployment.served_model.kv_bytes_per_token, deployment.tensor_parallel_size
     model, gpu = deployment.model, deployment.gpu
     tokens, where = PAPERS_TOKENS.get((model.name, gpu.name, tp), (0, ""))
@@ -181,14 +180,14 @@ def _computed(deployment: Deployment, layers: int, per_token: int, least: int) -
 
 
 def cache_bytes(deployment: Deployment) -> tuple[float, str]:
-    """Bytes of one GPU for a cache that also holds the states, and the sum in words; below 0: too few."""
+    """Bytes of one GPU for a cache that also holds the states, and the sum in words; negative: too few."""
     share = _share(deployment, deployment.tensor_parallel_size, deployment.model.caching_layers or 1)
     share = replace(share, states=0)
     return share.kv, f"{_have(deployment, share)} - {share.in_words} leaves {_gib(share.kv)}"
 
 
 def gpu_memory(deployment: Deployment) -> dict[str, int] | None:
-    """Bytes of one GPU by part, as in `sim fit`; None if the KV capacity is given or reported."""
+    """Bytes of one GPU, part by part, as in `sim fit`; None if the KV capacity was given or reported."""
     if deployment.num_gpu_blocks or deployment.kv_tokens or reported_bytes(deployment):
         return None
     share = _share(deployment, deployment.tensor_parallel_size, deployment.model.caching_layers or 1)
@@ -205,14 +204,14 @@ def gpu_memory(deployment: Deployment) -> dict[str, int] | None:
 
 
 def _have(deployment: Deployment, share: _Share) -> str:
-    """What the engine may take, in words."""
+    """The memory that the engine may take, in words."""
     gpu, each = deployment.gpu, " on each GPU" if deployment.gpus > 1 else ""
     seen = (gpu.memory_bytes - share.found.driver) / GIB
     return f"{_gib(share.available)} available{each} ({seen:.1f} GiB x {deployment.gpu_memory_utilization:g})"
 
 
 def _has_null_block(deployment: Deployment) -> bool:
-    """Whether vLLM V1 hands out the blocks, one of which holds no token."""
+    """Whether vLLM V1 allocates the blocks, one of which holds no token."""
     scheduler = deployment.engine.scheduler or deployment.allocator.scheduler or FAMILY
     return scheduler.startswith(FAMILY) and deployment.allocator.has_blocks
 

@@ -1,4 +1,4 @@
-"""Migration of running requests: what it can be combined with, and the link that copies their blocks."""
+"""Migration of running requests: the settings it allows, and the link that copies their blocks."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ WITH = "with migrate"
 
 
 def migrations_of(deployment: Deployment, schedulers: Sequence[Scheduler], work: Workload) -> Migrations:
-    """The migrations of a fleet; KvsimError for options that they exclude.
+    """The migrations of a fleet; KvsimError for options that do not work with them.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def migrations_of(deployment: Deployment, schedulers: Sequence[Scheduler], work:
 
 
 def _check_alike(pool: Pool, first: Pool) -> None:
-    """Raise KvsimError unless blocks of one pool can be copied to the other as they are, for any request."""
+    """Raise KvsimError unless one pool's blocks can be copied to the other as they are, for any request."""
     if pool.role != "both":
         raise KvsimError(f"pool must have the role both {WITH}, got {pool.role}")
     server, its = pool.server, first.server

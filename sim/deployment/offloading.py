@@ -1,8 +1,8 @@
-"""A tier below the GPU's memory, built from the scheduler's options: its size, its link, its rules.
+"""A tier below the GPU's memory, built from the scheduler's options: size, link and rules.
 
     --kv-offloading-size 100GiB --kv-offloading-link pcie
 
-Link figures are per GPU and direction; each GPU copies its own part of a block over its own link.
+Link figures are per GPU and direction: each GPU copies its own part of a block over its own link.
 """
 
 import re
@@ -48,10 +48,10 @@ from kvsim.sim.serving.uplink import Uplink, Uplinks
 PCIE_SHARE: Final = 0.78
 """Share of a PCIe link's rate that copies reach: 50 of 64 GB/s on H100 (vLLM blog, January 2026)."""
 LATENCY_PS: Final = 10_000_000
-"""Latency of a job on a link of the host's own: 10 us, the start of a copy and its event."""
+"""Latency of a job on the host's own link: 10 us, to start a copy and its event."""
 
 TAKEN: Final = re.compile(r"host|gpu|.+_of_(all|\d+)")
-"""Names of tiers that others have in the columns of a timeline."""
+"""Tier names that have other meanings in the columns of a timeline."""
 
 
 class Figures(NamedTuple):
@@ -73,7 +73,7 @@ LINKS: Mapping[str, Figures] = {
     "200gb": Figures(25.0, 25.0, 20, "line rate of 200 Gb/s"),
     "400gb": Figures(50.0, 50.0, 20, "line rate of 400 Gb/s"),
 }
-"""In addition, `pcie`: the GPU's own, as `sim calibrate` measured it, or at `PCIE_SHARE` of its datasheet."""
+"""Besides these, `pcie`: the GPU's own, as measured by `sim calibrate`, or `PCIE_SHARE` of its datasheet."""
 
 NAMES: Final = ("pcie", *LINKS)
 
@@ -85,7 +85,7 @@ OFFLOADING_ONLY: Final = (
 BY: Final = {"offloading": ("lru", "arc"), "simple": ("lru",), "lmcache": tuple(ORDERS)}
 """Backend that uses the host's memory -> its eviction policies there."""
 ALL_AT_ONCE: Final = 1 << 62
-"""Bytes that a step loads and waits for, if no request waits outside of a step."""
+"""Bytes that a step loads and waits for, if requests do not wait outside of steps."""
 
 RATE: Final = re.compile(r"\s*(-?[0-9]*\.?[0-9]+)(?:gb/s)?(?::(-?[0-9]*\.?[0-9]+)(?:gb/s)?)?\s*")
 
@@ -106,7 +106,7 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
 
 
 def _measured(profile: Mapping[str, Any] | None) -> Figures | None:
-    """What a profile says of copies between the GPU and pinned memory of the host; None if nothing."""
+    """Measured copies between the GPU and pinned host memory, from the profile; None if there are none."""
     ways = ("to_gpu", "to_host")
     if profile is None or not profile["parts"].keys() >= {*ways}:
         return None
@@ -117,7 +117,7 @@ def _measured(profile: Mapping[str, Any] | None) -> Figures | None:
 
 
 def _rates(text: str, option: str) -> tuple[float, float] | None:
-    """GB/s of loads and stores, as in `50` or `6.5:4`; None if they are written differently."""
+    """GB/s of loads and stores, as in `50` or `6.5:4`; None if the text has another form."""
     found = RATE.fullmatch(text.lower())
     if found is None:
         return None
@@ -148,7 +148,7 @@ def link_of(text: str, deployment: Deployment, option: str, block_bytes: int) ->
 
 
 class Below(NamedTuple):
-    """A requested tier below the host: its description, and what that means."""
+    """A requested tier below the host: its description, and the tier."""
 
     words: TierWords
     text: str
@@ -158,19 +158,19 @@ class Below(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The tier that a server's options ask for; `chunk` is the size of a chunk on all its GPUs."""
+    """The tier requested by a server's options; `chunk` is the size of a chunk on all its GPUs."""
 
     own: VllmV1Options
     chunks: int
     chunk: ChunkSize
     link: Link
     below: Sequence[Below]
-    option: str  # the option that describes what is below the host
-    host: TierWords | None  # how `tier` describes the host
+    option: str  # the option that describes the tier below the host
+    host: TierWords | None  # the description of the host in `tier`
 
 
 def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
-    """The tier that its options ask for, or None. KvsimError if it is already clear that it cannot be."""
+    """The tier requested by the options, or None; KvsimError if it is already clear that it is impossible."""
     at_host, below_it, link_name = ("kv_offloading_size", "secondary_tiers", "kv_offloading_link")
     if own.tier is not None:
         at_host = below_it = "tier"
@@ -195,7 +195,7 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
     if chunk_tokens % block:
         raise KvsimError(f"lmcache_chunk_size must be whole blocks of {block} tokens, got {chunk_tokens}")
     chunk_bytes = chunk_tokens * gpu_bytes * tp
-    chunks = total // chunk_bytes - simple  # a second pool has a null block, too
+    chunks = total // chunk_bytes - simple  # a second pool also has a null block
     if chunks < 1:
         least = f"two blocks of {block:,}" if simple else f"a chunk of {chunk_tokens:,}"
         raise KvsimError(
@@ -225,14 +225,14 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
 
 
 def check_tier(deployment: Deployment) -> None:
-    """Raise KvsimError if its options ask for a tier that clearly cannot be."""
+    """Raise KvsimError if the options request a tier that is clearly impossible."""
     asked_for(deployment, taken(VllmV1Options, deployment.options))
 
 
 def tier_below(
     deployment: Deployment, server: Server, options: VllmV1Options, limits: Limits, shared: SharedTiers
 ) -> LowerTier | None:
-    """The tier that its options ask for, or None; KvsimError if the server cannot have it."""
+    """The tier requested by the options, or None; KvsimError if the server cannot have it."""
     asked = asked_for(deployment, options)
     if asked is None:
         return None
@@ -249,7 +249,7 @@ def tier_below(
 
 
 def _offloading(asked: Asked, server: Server, _: Limits, shared: SharedTiers) -> Connector:
-    """vLLM's OffloadingConnector, and the stack below its host."""
+    """vLLM's OffloadingConnector, and the tiers below its host."""
     own, chunk = asked.own, asked.chunk
     tier = VllmTier(asked.chunks, own.kv_offloading_policy, own.store_threshold, numbered=False)
     rules = OffloadRules(chunk.tokens, own.offload_prompt_only, server.rules.known_late, chunk.total_bytes)
@@ -287,7 +287,7 @@ def secondary(
 
 
 def _below(text: str, option: str, deployment: Deployment, chunk: ChunkSize) -> Below:
-    """Parse a tier's description; KvsimError if it is invalid."""
+    """Parse the description of a tier; KvsimError if it is invalid."""
     words = tier_words(text, option, NAMES)
     if words.link is None:
         raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
@@ -308,7 +308,7 @@ def _below(text: str, option: str, deployment: Deployment, chunk: ChunkSize) -> 
 
 
 def _made(asked: Below, option: str, chunk: ChunkSize, shared: SharedTiers | None) -> Secondary:
-    """The tier: the server's own, or the one that its fleet shares."""
+    """Build the tier: the server's own, or one that its fleet shares."""
     words, text, chunks, eviction, link = asked
     if words.shared is None:
         return Secondary(words.name, eviction(chunks), link)
@@ -322,7 +322,7 @@ def _made(asked: Below, option: str, chunk: ChunkSize, shared: SharedTiers | Non
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options, option: str) -> None:
-    """Raise KvsimError for settings that cannot be combined with a tier."""
+    """Raise KvsimError for settings that do not work with a tier."""
     policy = deployment.engine.policy
     if policy != "fcfs":
         raise KvsimError(f"policy must be fcfs with {option}, got {policy!r}")
@@ -332,7 +332,7 @@ def _check_others(deployment: Deployment, own: VllmV1Options, option: str) -> No
 
 
 def _check_backend(own: VllmV1Options, below_it: str) -> None:
-    """Raise KvsimError for settings that the backend does not have."""
+    """Raise KvsimError for settings that the backend lacks."""
     backend = own.kv_offloading_backend
     unknown_here = {
         "offloading": ("lmcache_chunk_size", "lazy_offload"),

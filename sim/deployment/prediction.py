@@ -1,12 +1,12 @@
 """Predicted answer lengths: the predictors of `--reserve predicted:MODEL`.
 
-    buckets-N-P   N equal buckets up to the model's longest sequence; the right one is named with
+    buckets-N-P N equal buckets up to the model's longest sequence; the right one is predicted with
                   probability P, else a neighbour of it; the upper end of the bucket counts (S3)
     noise-S       the true length times a log-normal factor of standard deviation S
     s3, s3-nq, s3-pile   10 buckets, as often right as S3's classifier on Alpaca, Natural Questions, the Pile
 
-A predictor sees the true length and errs at random: how a real one gets its prediction is not modelled.
-A request's errors depend only on its number, so that all allocators are told the same.
+A predictor sees the true length and errs at random; how a real predictor works is not modelled. Errors depend
+only on the request's number, so all allocators get the same predictions.
 
 Source: Jin et al., S3: Increasing GPU utilization during generative inference for higher throughput,
 NeurIPS 2023 (accuracies: 98.61 %, 77.13 %, 65.6 %). It does not say which bucket a wrong prediction names.
@@ -32,7 +32,7 @@ class Predictor:
     buckets : int
         Number of buckets; 0: the length is estimated as a number.
     accuracy : float
-        How often the right bucket is named.
+        How often the right bucket is predicted.
     noise : float
         Standard deviation of the logarithm of the estimate over the truth.
     """

@@ -1,4 +1,4 @@
-"""What vLLM's profile run finds on a GPU besides the weights, by release: one formula for `fit` and `run`.
+"""The memory that vLLM's profile run finds on a GPU, by release: one formula for `fit` and `run`.
 
     |<------------------------------- GPU memory -------------------------------->|
     | driver |<-------------- x gpu_memory_utilization -------------->|           |
@@ -58,7 +58,7 @@ class Profiled:
 
     @property
     def taken(self) -> int:
-        """All but the driver's; the cache gets the rest."""
+        """Everything except the driver's memory; the cache gets the rest."""
         return self.weights + self.draft + self.activations + self.runtime + self.graphs
 
 
@@ -75,7 +75,7 @@ def profiled(
     eager: bool = False,
     draft: Draft | None = None,
 ) -> Profiled:
-    """What each GPU of a server must hold; the cache gets the rest.
+    """The memory that each GPU of a server needs; the cache gets the rest.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def profiled(
 def weights_on_gpu(
     model: ModelSpec, gpu: GpuSpec, rules: Release, *, tp: int = 1, ranks: int = 1, stages: int = 1
 ) -> int:
-    """Bytes of weights on each GPU, including padding of mxfp4 experts and MLA's parts that are not split."""
+    """Bytes of weights on each GPU, including the padding of mxfp4 experts and the parts of MLA not split."""
     experts = model.expert_bytes
     split = model.weight_bytes - experts
     copied = 0.0

@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class Classes:
-    """The classes behind names, each looked up once; a deployment and all that is built from it share one.
+    """Classes by name, each looked up once; a deployment and everything built from it share one instance.
 
-    In another process it is empty: names are looked up again there.
+    It starts empty in another process, which looks names up again.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Classes:
 
 
 def usual_scheduler(allocator: type[Allocator]) -> str:
-    """The scheduler that engines pair with an allocator: its own, else vLLM with paging, else Orca."""
+    """The scheduler that engines pair with an allocator: its own, else vLLM's for paging, else Orca."""
     return allocator.scheduler or ("vllm-v1" if allocator.pages else "orca")
 
 

@@ -1,4 +1,4 @@
-"""What the replicas of a fleet share below their GPUs: named tiers, links of a machine, the keys of texts.
+"""What replicas of a fleet share below their GPUs: named tiers, uplinks of a machine, keys of texts.
 
     shared      one for the whole fleet
     shared=4    one for each 4 replicas, in order: those of one machine
@@ -26,12 +26,12 @@ class ChunkSize(NamedTuple):
 
 
 class SharedTiers:
-    """What is shared in one run.
+    """The shared tiers and links of a run.
 
     Attributes
     ----------
     place : int
-        The place in the fleet of the replica that is being made.
+        Place in the fleet of the replica being built.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class SharedTiers:
         self._texts: dict[int, Texts] = {}
 
     def join(self, place: int, replica: R) -> R:
-        """A replica is, or will be, in this place of the fleet; what it shares is known."""
+        """A replica joins, or will join, at this place of the fleet; remember what it shares."""
         if self._tiers or self._uplinks:
             replica.place = place
         for (replicas, group), sharers in self._sharers.items():
@@ -51,13 +51,13 @@ class SharedTiers:
         return replica
 
     def texts(self, chunk_tokens: int) -> Texts:
-        """The keys of chunks of `chunk_tokens` tokens: equal for equal texts, on all replicas."""
+        """Keys of chunks of `chunk_tokens` tokens: equal for equal texts, on all replicas."""
         return self._texts.setdefault(chunk_tokens, Texts(chunk_tokens))
 
     def tier(
         self, name: str, replicas: int, said: str, chunk: ChunkSize, make: Callable[[Sharers], Secondary]
     ) -> Secondary:
-        """The tier of that name of the replica being made, shared by that many, 0: all.
+        """The tier of this name for the replica being built, shared by so many replicas (0: all).
 
         KvsimError if another replica describes it differently.
         """
@@ -77,7 +77,7 @@ class SharedTiers:
         return found
 
     def uplinks(self, replicas: int, said: str, make: Callable[[], Uplinks]) -> Uplinks:
-        """The uplink of the machine of the replica being made.
+        """The uplink of the machine of the replica being built.
 
         KvsimError if another replica of it describes it differently.
         """
@@ -91,5 +91,5 @@ class SharedTiers:
 
 
 def _group(replicas: int, place: int) -> int:
-    """The number of the machine, if each has that many replicas; 0 if all are together."""
+    """The number of the machine, if machines have so many replicas; 0 if all replicas are together."""
     return place // replicas if replicas else 0

@@ -1,4 +1,4 @@
-"""The user's settings for speculative decoding: vLLM's `--speculative-config`, as checked JSON.
+"""The user's settings of speculative decoding: vLLM's `--speculative-config`, as checked JSON.
 
 {"method": "eagle3", "num_speculative_tokens": 3, "synthetic_acceptance_length": 2.4}
 
@@ -22,10 +22,10 @@ from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.serving.draft_records import DraftRules
 
 SAME: Final = {"eagle3": "eagle", "deepseek_mtp": "mtp"}
-"""Alternative names of methods that schedule alike."""
+"""Other names of methods that schedule alike."""
 METHODS: Final = ("ngram", "ngram_gpu", "eagle", "eagle3", "mtp", "deepseek_mtp", "draft_model")
 UNUSED: Final = ("draft_tensor_parallel_size", "prompt_lookup_max", "prompt_lookup_min", "max_model_len")
-"""vLLM's keys that change nothing here."""
+"""Keys of vLLM that change nothing in a simulation."""
 PER_BATCH: Final = "num_speculative_tokens_per_batch_size"
 CONFIG: Final = "speculative_config"
 SHORT: Final = {
@@ -33,7 +33,7 @@ SHORT: Final = {
     "num_speculative_tokens": "num_speculative_tokens",
     "acceptance_length": "synthetic_acceptance_length",
 }
-"""Options that are short for a key of the JSON."""
+"""Options that are short forms of keys of the JSON."""
 ACCEPTANCE: Final = ("synthetic_acceptance_length", "synthetic_acceptance_rates", "acceptance")
 MOST_DRAFTS: Final = 64
 
@@ -47,7 +47,7 @@ class Speculation:
     method : str
         One of `METHODS`.
     num_speculative_tokens : int
-        K: drafts proposed at a time.
+        K: number of drafts proposed at a time.
     model : str or None
         The draft, if it is a separate model.
     num_speculative_tokens_per_batch_size : tuple of (int, int, int)
@@ -57,11 +57,11 @@ class Speculation:
     synthetic_acceptance_rates : tuple of float or None
         How often the draft at each place is accepted if those before it were.
     acceptance : str or None
-        Instead, the name of published numbers (sim/models/acceptance.toml).
+        Name of published numbers (sim/models/acceptance.toml), instead of the two above.
     num_nextn_predict_layers : int
         Modules of MTP; 0: as many as the model has.
     disable_lookahead_block_hashes, disable_eagle_block_drop : bool
-        Drop the last block of each hit instead of finding blocks by the tokens after them; do neither.
+        Drop the last block of each hit, instead of finding blocks by the tokens after them; do neither.
     """
 
     method: str
@@ -82,7 +82,7 @@ class Speculation:
 
     @classmethod
     def of_options(cls, options: Mapping[str, object]) -> Self | None:
-        """The settings in an engine's options: the JSON, and its short forms; None if there are none."""
+        """The settings in an engine's options, as JSON or in short forms; None if there are none."""
         said = options.get(CONFIG)
         given = {} if said is None else _object(str(said))
         given |= {key: options[name] for name, key in SHORT.items() if options.get(name) is not None}
@@ -162,7 +162,7 @@ class Speculation:
         return self.method != "ngram"
 
     def rules(self, caches: bool, seats: int) -> DraftRules:
-        """What it requires of vLLM's scheduler, with or without a prefix cache, for `seats` requests."""
+        """The rules it imposes on vLLM's scheduler, with or without a prefix cache, for `seats` requests."""
         most, kind = self.num_speculative_tokens, self.kind
         kept_back = 0
         if kind in ("eagle", "mtp"):
@@ -185,7 +185,7 @@ class Speculation:
         return drops and self.kind in ("eagle", "mtp")
 
     def _by_batch(self, seats: int) -> tuple[int, ...]:
-        """K by the number of requests in a step; after a range, its K still applies."""
+        """K by the number of requests in a step; beyond a range, its K still applies."""
         ranges = self.num_speculative_tokens_per_batch_size
         if not ranges:
             return ()
@@ -197,7 +197,7 @@ class Speculation:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """How often the draft at each place is accepted if those before it were.
+        """The acceptance rate of the draft at each place, if those before it were accepted.
 
         For a mean length L, these are the rates whose number of accepted drafts varies least, as in vLLM's
         synthetic sampler: floor(L - 1) places are always right, the next one with the rest of L.
@@ -227,7 +227,7 @@ def _object(text: str) -> dict[str, object]:
 
 
 def rates_of(length: float, most: int) -> tuple[float, ...]:
-    """Rates for a mean length with `most` drafts: those whose number of accepted drafts varies least."""
+    """Rates for a mean length with `most` drafts, with the least variance of the accepted drafts."""
     whole = int(length - 1)
     return (*[1.0] * whole, *[length - 1 - whole] * (whole < most), *[0.0] * max(most - whole - 1, 0))
 
@@ -240,7 +240,7 @@ def published() -> Mapping[str, Mapping[str, Any]]:
 
 
 def published_rates(name: str, most: int) -> tuple[float, ...]:
-    """The rates from published numbers, with `most` drafts."""
+    """Rates from published numbers, for `most` drafts."""
     if name not in published():
         raise unknown("acceptance", str(name), list(published()))
     found = published()[name]

@@ -1,10 +1,11 @@
-"""The syntax of tiers: a name, a size, and in any order a link, a policy, and which replicas share it.
+"""The syntax of tiers: a name, a size, and in any order a link, a policy, and sharing.
 
     host:100GiB     ssd:2TiB:nvme:arc     ssd:2TiB:read=6.5GB/s:write=4GB/s     remote:20TiB:100gb:shared
 
 `--tier` takes all tiers, from the host on; `--secondary-tiers` those below it. Link figures are in GB/s,
-`6.5/4` if loads and stores differ. `shared` is one tier for the fleet, `shared=4` one for each 4 replicas, in
-order: those of a machine. Host memory is each engine's own; `uplink=200:shared=4` is a link they share.
+`6.5/4` if loads and stores differ. `shared` is one tier for the fleet, `shared=4` one for each 4 consecutive
+replicas: those of a machine. Host memory belongs to one engine; `uplink=200:shared=4` is a link that engines
+share.
 """
 
 import re
@@ -31,7 +32,7 @@ OTHERS: Final = (
 NEED_SIZE: Final = ("kv_offloading_backend", "kv_offloading_policy", "lmcache_chunk_size", "secondary_tiers")
 """Options that need a tier; all but the last may be given with a size of 0, or `none`, as in a sweep."""
 OF_TIERS: Final = ("tier", "kv_offloading_size", *NEED_SIZE)
-"""Without any of these there is no tier, and nothing that needs one."""
+"""Without any of these there is no tier, and no option that needs one."""
 RATE: Final = re.compile(r"-?[0-9]*\.?[0-9]+(gb/s)?([/:]-?[0-9]*\.?[0-9]+(gb/s)?)?", re.IGNORECASE)
 POSITIVE: Final = re.compile(r"(?=.*[1-9])[0-9]*\.?[0-9]+")
 WAYS: Final = frozenset({"read", "write", "uplink"})
@@ -44,7 +45,7 @@ SPELLED: Final = "ssd:2TiB:nvme or ssd:2TiB:6.5/4:arc"
 class TierWords(NamedTuple):
     """The description of a tier; `link`, `policy` and `uplink` are None if not given.
 
-    `shared` is None for a tier of one replica, otherwise how many share it, 0: all.
+    `shared` is the number of replicas that share it (0: all); None for a tier of one replica.
     """
 
     name: str
@@ -56,7 +57,7 @@ class TierWords(NamedTuple):
 
 
 def tier_words(text: str, option: str, links: Collection[str]) -> TierWords:
-    """The parts of a tier's description; KvsimError if it is not one, or gives a part twice."""
+    """Parse a tier's description; KvsimError if it is not one, or gives a part twice."""
     name, *parts = (part.strip() for part in text.split(":"))
     if not name or not parts or not parts[0]:
         raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
@@ -82,7 +83,7 @@ def tier_words(text: str, option: str, links: Collection[str]) -> TierWords:
 
 
 def _sharers(said: str, option: str, text: str) -> int:
-    """How many replicas share a tier, 0: all."""
+    """The number of replicas that share a tier (0: all)."""
     if said == ALL:
         return 0
     if not (said.isascii() and said.isdigit() and int(said) > 1):
@@ -107,9 +108,9 @@ def either(names: Sequence[str]) -> str:
 
 
 def in_flags(own: "VllmV1Options", links: Collection[str], policies: Sequence[str]) -> "VllmV1Options":
-    """The options with `tier` (or `none`) expressed in vLLM's flags; KvsimError if both are given.
+    """Express the options with `tier` (or `none`) in vLLM's flags; KvsimError if both are given.
 
-    `policies` are the host's eviction policies.
+    `policies`
     """
     if own.tier is None:
         return own

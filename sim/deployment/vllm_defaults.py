@@ -41,11 +41,11 @@ class Release:
     Attributes
     ----------
     largest_gib : int or None
-        Memory from which a GPU is in the largest class.
+        Least memory of a GPU of the largest class.
     spares_a100 : bool
         Whether an A100 of 80 GB is in the small class.
     sampler_bytes : int
-        Per seat and vocabulary entry, at the peak of the profile run.
+        Bytes per seat and vocabulary entry, at the peak of the profile run.
     counts_context : bool
         Whether CUDA's context is taken from the engine's share.
     hopper_mxfp4 : bool
@@ -97,7 +97,7 @@ RELEASES: dict[tuple[int, int], Release] = {
     (0, 20): _0_20,
     (0, 28): replace(_0_20, largest_gib=160),
 }
-"""The rules from a release on."""
+"""Rules, with the release from which on they apply."""
 OLDEST, NEWEST = "0.7.0", "0.33.0"
 FIRST, LAST = (0, 7), (0, 33)
 RECORDED = ("0.11.0", "0.33.0")
@@ -119,7 +119,7 @@ def rules_of(release: str) -> Release:
 
 
 def known_release(release: str | None) -> str:
-    """The release itself if its defaults are known, else the nearest one; for None the newest."""
+    """The release itself if its defaults are known, else the nearest one; the newest for None."""
     number = release_number(release or NEWEST)
     if release is None or number is None or number > LAST:
         return NEWEST
@@ -127,7 +127,7 @@ def known_release(release: str | None) -> str:
 
 
 def scheduled_as(release: str) -> str:
-    """The recorded release whose scheduling it follows: up to 0.13, 0.11.0, which waits for its host."""
+    """The recorded release that schedules the same way: up to 0.13 it is 0.11.0, which waits for its host."""
     return RECORDED[rules_of(release).async_scheduling]
 
 
@@ -139,7 +139,7 @@ def release_number(release: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class VllmDefaults:
-    """The settings of an engine if the user sets nothing else.
+    """An engine's settings if the user chooses none.
 
     Attributes
     ----------
@@ -163,17 +163,17 @@ class VllmDefaults:
 
     @property
     def in_flight_tokens(self) -> int:
-        """Tokens scheduled and not yet settled: one budget per step in flight."""
+        """Tokens scheduled but not yet settled: one budget per step in flight."""
         return self.in_flight_of(1)
 
     def in_flight_of(self, stages: int) -> int:
-        """`in_flight_tokens` of a pipeline: a step per stage, and one more if scheduling is asynchronous."""
+        """`in_flight_tokens` of a pipeline: one step per stage, one more if scheduling is asynchronous."""
         return self.max_num_batched_tokens * (stages + self.async_scheduling)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The user's settings; None leaves a setting to the engine."""
+    """The user's settings; None: decided by the engine."""
 
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
@@ -203,12 +203,12 @@ def vllm_defaults(
     use : "server", "llm" or "other"
     mode : "balanced", "interactivity" or "throughput"
     asked : Asked or None
-        Settings that are given: they stay, and others follow from them.
+        Settings that are given; others follow from them.
 
     Raises
     ------
     KvsimError
-        If the settings cannot be combined: vLLM refuses them, too.
+        If the settings do not work together: vLLM also refuses them.
     """
     if use not in USES:
         raise KvsimError(f"use must be one of {', '.join(USES)}, got {use!r}")
@@ -243,7 +243,7 @@ def vllm_defaults(
 
 
 def caches_prefixes(model: ModelSpec) -> bool:
-    """Whether prefixes are cached by default: not for models without attention or with an encoder."""
+    """Whether prefixes are cached by default: not for models without attention, or with an encoder."""
     return not has_encoder(model) and {layers.kind for layers in model.kv_layers} != {"mamba"}
 
 
@@ -269,13 +269,13 @@ FAMILY = "vllm-v1"
 PAPERS_SERVERS = {("opt-13b", "a100-40gb"), ("opt-66b", "a100-40gb"), ("opt-175b", "a100-80gb")}
 """Model and GPU of the PagedAttention paper's servers, which are older than any of these releases."""
 OF_ANY_ENGINE = ("max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization")
-"""Settings that engines without defaults of their own share with vLLM, for comparison on one server."""
+"""Settings that engines without defaults of their own take from vLLM, for comparison on one server."""
 
 
 def release_settings(
     scheduler: str | None, gpu: GpuSpec, model: ModelSpec, asked: Asked | None = None
 ) -> Mapping[str, int | float | bool]:
-    """A server's default settings on this GPU, by our own names: the release's or the newest's.
+    """A server's default settings on this GPU, by kvsim's names: those of its release, or of the newest.
 
     Empty for other engines, and for the PagedAttention paper's own servers. Prefix caching stays off if
     `sim run` keeps no prefixes (windows and recurrent layers before 0.14).
@@ -299,7 +299,7 @@ def release_settings(
 
 
 def defaults_note(release: str, gpus: Sequence[str], settings: Mapping[str, object]) -> str:
-    """One line for a report: which settings are a release's own."""
+    """A line for a report: which settings are defaults of a release."""
     told = ", ".join(
         f"{name} {value:,}" if type(value) is int else f"{name} {value}" for name, value in settings.items()
     )

@@ -1,9 +1,9 @@
-"""The marker of a directory made by kvsim: lists the files in it that kvsim wrote.
+"""The marker of a directory made by kvsim: the list of files in it that kvsim wrote.
 
     out/.kvsim.json     {"kvsim": "0.1.0", "kind": "run", "files": ["config.json", ...], "directories": []}
 
-Only what a marker lists is ever replaced or removed. A subdirectory counts only with a marker of its own. A
-marker that is damaged, is a link, or lists anything but plain names counts as none.
+Only files listed in a marker are ever replaced or removed. A subdirectory counts only if it has a marker of
+its own. A marker that is damaged, is a link, or lists anything but plain names is ignored.
 """
 
 import errno
@@ -37,7 +37,7 @@ class Marked:
 
 
 def read_marker(directory: Path) -> Marked | None:
-    """The marker of a directory; None if there is none that can be trusted."""
+    """The marker of a directory; None if there is none, or none that can be trusted."""
     path = directory / MARKER
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
@@ -55,14 +55,14 @@ def read_marker(directory: Path) -> Marked | None:
 
 
 def mark(directory: Path, kind: str) -> None:
-    """Write the marker of a directory entirely written by kvsim; subdirectories must have theirs."""
+    """Write the marker of a directory that kvsim wrote entirely; subdirectories must have their own."""
     names = sorted(path.name for path in directory.iterdir() if path.name != MARKER)
     directories = {name for name in names if (directory / name).is_dir()}
     _write(directory, Marked(kind, frozenset(names) - directories, frozenset(directories)))
 
 
 def add_files(directory: Path, names: Iterable[str]) -> None:
-    """Add names to a marked directory's list, whole or not at all; unmarked directories stay unmarked."""
+    """Add names to the list of a marked directory, all or none; unmarked directories stay unmarked."""
     with _alone(directory):
         found = read_marker(directory)
         if found is not None and not found.files.issuperset(names := list(names)):
@@ -82,7 +82,7 @@ def _write(directory: Path, marked: Marked) -> None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Keep other processes from changing the same marker meanwhile, if the file system can."""
+    """Lock a marker against changes by other processes, if the file system can."""
     try:
         import fcntl
 
@@ -99,7 +99,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def foreign(directory: Path) -> list[str]:
-    """Entries of a directory that kvsim did not write, by relative name; leftovers do not count."""
+    """Entries of a directory that kvsim did not write, by relative name, except leftovers."""
     marked = read_marker(directory) or Marked("", frozenset(), frozenset())
     found = []
     for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
@@ -117,7 +117,7 @@ def foreign(directory: Path) -> list[str]:
 
 
 def remove_marked(directory: Path) -> None:
-    """Remove what kvsim wrote into a directory, and the directory if nothing else is left."""
+    """Remove the files that kvsim wrote into a directory, and the directory if it is then empty."""
     marked = read_marker(directory)
     if marked is not None:
         for name in marked.directories:
@@ -149,12 +149,12 @@ def is_data(path: Path) -> bool:
 
 
 def hidden(path: Path, role: str = "partial") -> Path:
-    """The name beside `path` under which this process prepares it."""
+    """The temporary name beside `path` under which this process prepares it."""
     return path.with_name(f".{path.name}.{role}-{os.getpid()}")
 
 
 def leftovers(path: Path) -> list[tuple[str, Path]]:
-    """What dead processes left beside `path` while preparing it: role and path."""
+    """What dead processes left beside `path`: role and path of each."""
     found = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for entry in os.scandir(path.parent):
@@ -165,7 +165,7 @@ def leftovers(path: Path) -> list[tuple[str, Path]]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a dead kvsim process left it: a file by its name, a directory also by its marker."""
+    """Whether a dead kvsim process left it: known by a file's name, or by a directory's name and marker."""
     parts = _LEFTOVER.fullmatch(path.name)
     if parts is None or path.is_symlink() or _lives(int(parts["pid"])):
         return False
@@ -173,7 +173,7 @@ def is_leftover(path: Path) -> bool:
 
 
 def remove_leftover(path: Path) -> None:
-    """Remove a leftover: everything that was being prepared, else what the marker lists."""
+    """Remove a leftover: entirely if it was being prepared, else what its marker lists."""
     marked = read_marker(path) if path.is_dir() else None
     if not path.is_dir():
         path.unlink(missing_ok=True)
@@ -189,7 +189,7 @@ def _lives(pid: int) -> bool:
     """Whether another process with this pid exists; our own pid in a name belonged to an earlier process."""
     if pid == os.getpid():
         return False
-    if os.name == "nt":  # os.kill would kill it
+    if os.name == "nt":  # os.kill would kill the process
         return True
     try:
         os.kill(pid, 0)

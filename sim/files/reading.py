@@ -1,8 +1,8 @@
-"""Files that others may have written: read, or rejected with a one-line reason.
+"""Reads files that others may have written, or rejects them with a one-line reason.
 
-`understood` surrounds every place that parses foreign content. Any error inside means that the file is
-damaged: a field is missing, has the wrong type, is too large. Later computations on the content stay outside,
-so that a bug there shows as a bug.
+`understood` surrounds all code that parses foreign content. Any error inside means that the file is damaged:
+a field is missing, has the wrong type, or is too large. Later computations stay outside, so that their bugs
+show as bugs.
 """
 
 import csv
@@ -21,7 +21,7 @@ from stat import S_ISDIR, S_ISREG
 from kvsim.sim.errors import KvsimError, of_pyarrow
 
 DEEPEST = 100
-"""Allowed nesting depth of lists and objects in a JSON file; nothing that kvsim reads needs ten."""
+"""Deepest nesting of lists and objects in a JSON file; no file of kvsim needs ten levels."""
 
 
 _OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, csv.Error)
@@ -29,7 +29,7 @@ _OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticErr
 
 @contextmanager
 def understood(what: str, verdict: str = "is damaged") -> Iterator[None]:
-    """Turn any error in a file's content into a KvsimError that begins with `what`."""
+    """Turn any error in a file's content into a KvsimError that starts with `what`."""
     try:
         yield
     except KvsimError:
@@ -49,7 +49,7 @@ def understood(what: str, verdict: str = "is damaged") -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of the message, or the error's type if it has none."""
+    """The first line of the message, or the type of the error if it has no message."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0]
 
@@ -74,7 +74,7 @@ def json_in(content: bytes | str, what: str) -> object:
 GZIP_MAGIC = b"\x1f\x8b"
 
 LARGEST_BYTES = 256 << 20
-"""Limit for files read as a whole, also unpacked: a result of ten thousand requests has 100 MiB."""
+"""Largest file read as a whole, also after unpacking: a result of ten thousand requests has 100 MiB."""
 
 
 def check_regular(path: str | PathLike[str], what: str) -> int:
@@ -90,7 +90,7 @@ def check_regular(path: str | PathLike[str], what: str) -> int:
 
 @cache
 def _of_the_kernel() -> frozenset[int]:
-    """The devices of /proc and /sys: files without a size, which may block forever."""
+    """Paths of the kernel, /proc and /sys: their files have no size and may block forever."""
     return frozenset(os.stat(path).st_dev for path in ("/proc", "/sys") if os.path.ismount(path))
 
 
@@ -98,20 +98,20 @@ def content_of(path: Path, what: str, most: int = LARGEST_BYTES) -> bytes:
     """The bytes of a file, at most `most`; KvsimError if it cannot be read, is larger, or is no file."""
     if check_regular(path, what) <= most:
         with understood(what), open(path, "rb") as file:
-            content = file.read(most + 1)  # it may grow
+            content = file.read(most + 1)  # the file may grow meanwhile
         if len(content) <= most:
             return content
     raise KvsimError(f"{what} must have at most {most >> 20:,} MiB")
 
 
 def text_of(path: Path, what: str) -> str:
-    """The text in such a file; KvsimError if it is not UTF-8 text."""
+    """The text of such a file; KvsimError if it is not UTF-8."""
     with understood(what, "is no text in UTF-8"):
         return content_of(path, what).decode("utf-8")
 
 
 def unpacked(content: bytes, what: str) -> bytes:
-    """Content unpacked by gzip; KvsimError if it is damaged, or exceeds LARGEST_BYTES."""
+    """Unpack gzip content; KvsimError if it is damaged or larger than LARGEST_BYTES."""
     try:
         with gzip.GzipFile(fileobj=BytesIO(content)) as file:
             found = file.read(LARGEST_BYTES + 1)
@@ -123,7 +123,7 @@ def unpacked(content: bytes, what: str) -> bytes:
 
 
 def plain_bytes(path: Path, what: str) -> bytes:
-    """The content of a file, unpacked if it is in gzip format, whatever its name.
+    """The content of a file, unpacked if it is in gzip format.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def read_object(path: Path, what: str) -> dict[str, object]:
 
 
 def _deeper(value: object, levels: int) -> bool:
-    """Whether a JSON value is nested deeper than `levels`."""
+    """Whether a JSON value is nested more than `levels` deep."""
     inside = [value]
     for _ in range(levels):
         lists = [found for found in inside if isinstance(found, list)]

@@ -1,4 +1,4 @@
-"""Dataclasses from JSON that others may have written: every value must have its field's type.
+"""Builds dataclasses from JSON that others may have written; every value must have its field's type.
 
 {"replicas": 2, "router": ["x"]}   -->   fleet.router must be str, got ['x']
 """
@@ -16,7 +16,7 @@ PLAIN = (str, bool, int, float, NoneType)
 
 
 def record_of(kind: type[T], values: object, what: str) -> T:
-    """The dataclass with these values; KvsimError names a value of another type."""
+    """The dataclass with these values; KvsimError names a value of the wrong type."""
     if not isinstance(values, Mapping):
         raise KvsimError(f"{what} must be an object, got {values!r}")
     hints = get_type_hints(kind)

@@ -1,10 +1,10 @@
-"""Being stopped: SIGINT, SIGTERM and SIGHUP end a command like an exception, within two seconds.
+"""Signals: SIGINT, SIGTERM and SIGHUP end a command like an exception, within two seconds.
 
     signal --> Stop raised in the main thread --> each block cleans up on exit --> 128 + number
 
-Cleanup is not interrupted: `unstoppable`. A command that has not ended `GRACE_S` after the signal, because of
-a long call into C or a library that swallowed the exception, is ended by a separate thread, after running
-the `at_forced_exit` actions.
+Cleanup is not interrupted (`unstoppable`). If a command has not ended `GRACE_S` after the signal, because of
+a long call into C or a library that swallowed the exception, a separate thread runs the `at_forced_exit`
+actions and ends it.
 """
 
 import os
@@ -36,7 +36,7 @@ class Stop(KeyboardInterrupt):
 
 
 class Stopped(Exception):
-    """A command was stopped and reports itself what became of its work."""
+    """A command was stopped and will report the state of its work itself."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class Stopped(Exception):
 
 
 class _State:
-    """Signals are per process, and so is this state."""
+    """State of the process, as signals are per process."""
 
     shielded = 0
     waiting: int | None = None
@@ -52,12 +52,12 @@ class _State:
 
 
 class Stopping:
-    """Lets signals that are not ignored stop the block; only in the main thread, others get none.
+    """Lets signals, unless ignored, stop the block; has no effect outside the main thread.
 
     Attributes
     ----------
     exit_code : int or None
-        The exit code that a shell expects, if a signal came.
+        The exit code that a shell expects after a signal; None if none came.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Stopping:
         _State.waiting = None
         self._numbers = numbers = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
         told, self._telling = os.pipe()
-        if hasattr(os, "set_blocking"):  # Windows does not need it
+        if hasattr(os, "set_blocking"):  # not necessary on Windows
             os.set_blocking(self._telling, False)
         self._wakeup = signal.set_wakeup_fd(self._telling, warn_on_full_buffer=False)
         self._over = threading.Event()
@@ -90,7 +90,7 @@ class Stopping:
             return
         for restore in self._restoring:
             restore()
-        if self.exit_code is not None:  # the command is over: a second Ctrl-C has nothing to stop
+        if self.exit_code is not None:  # the command is over: a second Ctrl-C need not stop anything
             for number in self._numbers:
                 signal.signal(number, signal.SIG_IGN)
         self._over.set()
@@ -108,7 +108,7 @@ class Stopping:
 
 @contextmanager
 def unstoppable() -> Iterator[None]:
-    """Postpone a stop until the block is done: for cleanup, and for steps that belong together."""
+    """Postpone a stop to the end of the block: for cleanup, and for steps that belong together."""
     _State.shielded += 1
     try:
         yield
@@ -121,7 +121,7 @@ def unstoppable() -> Iterator[None]:
 
 @contextmanager
 def at_forced_exit(clean: Callable[[], None]) -> Iterator[None]:
-    """Also do this if the command must be ended by force inside the block."""
+    """Also run this if the command must be ended by force inside the block."""
     _State.last_will.append(clean)
     try:
         yield
@@ -130,7 +130,7 @@ def at_forced_exit(clean: Callable[[], None]) -> Iterator[None]:
 
 
 def _tell_unless_stop(tell: Callable[[Any], object], ignored: Any) -> None:  # noqa: ANN401
-    """A stop that a destructor or a callback swallowed is sent again: nobody need read of it."""
+    """Report an exception swallowed by a destructor or callback, except a stop, which is sent again."""
     if not isinstance(ignored.exc_value, Stop):
         tell(ignored)
 
@@ -144,10 +144,10 @@ def _watch(told: int, numbers: list[int], over: threading.Event, main: int) -> N
 
 
 def _end(number: int, over: threading.Event, main: int) -> None:
-    """Raise the stop again if it was swallowed, then end the process."""
+    """Raise the stop again if it was swallowed; then end the process."""
     if over.wait(_AGAIN_S):
         return
-    if not _State.shielded and hasattr(signal, "pthread_kill"):  # a library swallowed the first
+    if not _State.shielded and hasattr(signal, "pthread_kill"):  # a library swallowed the first one
         signal.pthread_kill(main, number)
     if over.wait(GRACE_S - _AGAIN_S):
         return

@@ -1,6 +1,6 @@
-"""Parquet files that others may have written: the only place that opens them.
+"""Reads parquet files that others may have written; no other module opens any.
 
-Problems with a file are reported in one line, see reading.py: damaged bytes, or a column that is missing,
+Problems with a file are reported in one line (reading.py): damaged bytes, or a column that is missing,
 duplicated, or of the wrong type.
 """
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 50_000_000
-"""Limit on a table, which is held in memory."""
+"""Largest table, which is held in memory."""
 
 
 @contextmanager
 def opened_table(
     path: str | PathLike[str], what: str, needed: Sequence[str] = ()
 ) -> Iterator["pa.parquet.ParquetFile"]:
-    """A parquet file with unique column names that include `needed`; else KvsimError."""
+    """A parquet file whose column names are unique and include `needed`; else KvsimError."""
     from pyarrow import parquet
 
     check_regular(path, what)
@@ -51,7 +51,7 @@ def read_table(
     columns: Sequence[str] | None = None,
     texts: Sequence[str] = (),
 ) -> "pa.Table":
-    """The table in a parquet file, or its `columns`; columns in `texts` as codes; errors as above."""
+    """The table in a parquet file, or only `columns`; columns in `texts` become codes. Errors as above."""
     from pyarrow import parquet
 
     chosen = None if columns is None else list(columns)
@@ -64,7 +64,7 @@ def read_table(
 
 
 def as_numpy(column: "pa.Array | pa.ChunkedArray") -> npt.NDArray[Any]:
-    """A column like pyarrow's `to_numpy`, which would import pandas if installed, taking 0.5 s.
+    """A column like pyarrow's `to_numpy`, which would spend 0.5 s importing pandas if that is installed.
 
     Null is NaN among numbers, and None among texts.
     """
@@ -82,7 +82,7 @@ def as_numpy(column: "pa.Array | pa.ChunkedArray") -> npt.NDArray[Any]:
 
 
 def _numbers(part: "pa.Array", dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Numbers from their buffers."""
+    """Numbers taken from their buffers."""
     bits, values = part.buffers()
     numbers: npt.NDArray[Any] = np.frombuffer(values, dtype, len(part), part.offset * dtype.itemsize)
     if not part.null_count:

@@ -1,4 +1,4 @@
-"""A file that appears whole or not at all, and never replaces anything that kvsim did not write."""
+"""Writes files whole or not at all, and never over a file that kvsim did not write."""
 
 import errno
 import os
@@ -13,14 +13,14 @@ from kvsim.sim.files.stopping import unstoppable
 
 
 def check_file(path: Path, *, force: bool = False, ours: Callable[[Path], bool] | None = None) -> None:
-    """Raise KvsimError unless the file may be written: call it before long work.
+    """Raise KvsimError unless the file may be written; to be called before long work.
 
     Parameters
     ----------
     force : bool
-        Replace a file that kvsim did not write; never a link or the data of a run.
+        Whether to replace a file that kvsim did not write; links and data of runs are never replaced.
     ours : callable
-        Tells from an existing file's content whether kvsim wrote it.
+        Takes an existing file's content; returns whether kvsim wrote it.
     """
     with explained(path):
         if is_data(path):
@@ -48,7 +48,7 @@ def whole_file(
 ) -> Iterator[Path]:
     """Yield the name of an empty hidden file to fill; it becomes `path` if the block succeeds.
 
-    In a marked directory it is listed from then on. For the arguments see `check_file`.
+    In a marked directory it is then listed. Arguments as in `check_file`.
     """
     check_file(path, force=force, ours=ours)
     with explained(path):
@@ -69,7 +69,7 @@ def whole_file(
 
 @contextmanager
 def explained(path: Path, kept: str = "") -> Iterator[None]:
-    """Turn file system errors into one plain sentence; `kept` says what a full disk leaves."""
+    """Turn file system errors into one plain sentence; `kept` says what remains when the disk is full."""
     try:
         yield
     except OSError as error:

@@ -30,7 +30,7 @@ from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.option import check_kinds
 
 MOST_GPUS = 64
-"""The largest split tried if a model does not fit."""
+"""The largest split that is tried if a model does not fit."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,12 +42,12 @@ class Fit:
     model, gpu, options : ModelSpec, GpuSpec, FitOptions
         The question.
     engine : VllmDefaults
-        The settings in effect, requested or the release's own.
+        The settings in effect: requested ones and the release's defaults.
     lines : tuple of MemoryLine
-        Where one GPU's memory goes; empty if the cache's memory was given.
+        The use of one GPU's memory; empty if the cache's memory was given.
     kv_memory_bytes : int
     paged, groups, capacity : Paged, tuple of Group, Capacity
-        The layers' pages, how they share block tables, and what the pool holds.
+        The pages of the layers, the groups that share block tables, and what the pool holds.
     lengths : tuple of LengthFit
     notes : tuple of str
         Notes on these numbers.
@@ -78,7 +78,7 @@ class Fit:
 
     @property
     def gpus_in_words(self) -> str:
-        """How many GPUs of which type share the model."""
+        """The number and type of GPUs that share the model."""
         split, stages = self.options.tensor_parallel_size, self.options.pipeline_parallel_size
         counts = [str(count) for count in (stages, split) if count > 1]
         return " x ".join([*counts, self.gpu.name])
@@ -90,7 +90,7 @@ class Fit:
 
     @property
     def log_line(self) -> str:
-        """What vLLM logs about this pool."""
+        """The line that vLLM logs about this pool."""
         tokens, times = self.capacity.kv_tokens, self.capacity.max_concurrency
         return (
             f"GPU KV cache size: {tokens:,} tokens, Maximum concurrency for "
@@ -149,7 +149,7 @@ def group_json(group: Group, request: Request) -> dict[str, object]:
 
 
 def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) -> Fit:
-    """Where a GPU's memory goes when it serves a model, and how many requests fit.
+    """The use of a GPU's memory when it serves a model, and how many requests fit.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
     gpu : str or GpuSpec
         A built-in name, a measured profile, or a file with six numbers.
     **options
-        Fields of FitOptions; `kv_memory` in GiB sets the cache's memory instead of the formula.
+        Fields of FitOptions; `kv_memory` sets the cache's memory in GiB, instead of the formula.
 
     Returns
     -------
@@ -167,8 +167,8 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
     Raises
     ------
     KvsimError
-        If vLLM would refuse the settings. A cache too small for one request of the longest length is not
-        an error: `capacity.refusal` says by how much, and what would help.
+        If vLLM would refuse the settings. A cache too small for one request of the longest length is no
+        error: `capacity.refusal` says how much is missing, and what would help.
     """
     unknown = sorted(set(options) - {each.name for each in fields(FitOptions)})
     if unknown:
@@ -180,7 +180,7 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
 
 
 def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions, *, kv_memory_bytes: int | None = None) -> Fit:
-    """The answer to a whole question; `kv_memory_bytes`: the cache memory that an engine reported."""
+    """The answer to a complete question; `kv_memory_bytes`: the cache's memory as reported by an engine."""
     model = quantized(model, options.quantization)
     answer = _answered(model, gpu, options, kv_memory_bytes)
     numbers = Numbers(answer.engine, answer.paged, answer.groups, answer.capacity, answer.request)
@@ -200,7 +200,6 @@ def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions, *, kv_memory_byt
 
 
 def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions, kv_memory_bytes: int | None = None) -> Fit:
-    """The numbers of the answer."""
     _check(options, model)
     engine = engine_of(model, gpu, options)
     settings = settings_of(gpu, options, engine)
@@ -238,14 +237,14 @@ def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions, kv_memory_byt
 
 
 def with_draft(layers: Paged, draft: Draft, first: int, settings: KvSettings) -> Paged:
-    """The pages including those of a draft's layers, which vLLM puts after the model's own."""
+    """The pages with those of a draft's layers, which vLLM puts after the model's own."""
     own = paged(draft.model, replace(settings, block_size=layers.block_size)).layers
     pages = [page for _, page in own] * (draft.kv_layers // len(own))
     return replace(layers, layers=(*layers.layers, *enumerate(pages, first)))
 
 
 def _refused(answer: Fit, *, split: bool) -> list[str]:
-    """That vLLM would not start, by how much, and, if asked, the smallest split that would."""
+    """Says that vLLM would not start, how much is missing and, if asked, the smallest split that would do."""
     if answer.capacity.refusal is None:
         return []
     told = f"vLLM would not start: {answer.capacity.refusal}"
@@ -261,7 +260,7 @@ def _refused(answer: Fit, *, split: bool) -> list[str]:
 
 
 def _check(options: FitOptions, model: ModelSpec) -> None:
-    """Raise if a number is impossible."""
+    """Raise KvsimError if a number is impossible."""
     stages = options.pipeline_parallel_size
     if not 1 <= stages <= model.layers:
         raise KvsimError(
@@ -279,7 +278,7 @@ def _check(options: FitOptions, model: ModelSpec) -> None:
 
 
 def engine_of(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> VllmDefaults:
-    """The engine's settings: as requested, with the release's defaults for the rest."""
+    """The engine's settings: requested ones, and the release's defaults for the rest."""
     name, _, release = options.engine.partition("@")
     if name != FAMILY:
         raise KvsimError(f"engine must be {FAMILY}@RELEASE, got {options.engine!r}")

@@ -8,7 +8,7 @@ from kvsim.sim.option import option
 
 ENGINE = "vllm-v1@0.33.0"
 PANEL = "Engine"
-"""Panel in which the options of `sim fit` are shown."""
+"""The help panel of `sim fit`'s options."""
 
 
 def _asked(default: Any, words: str, metavar: str = "", show_default: str = "", short: str = "") -> Any:  # noqa: ANN401
@@ -18,7 +18,7 @@ def _asked(default: Any, words: str, metavar: str = "", show_default: str = "", 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """The question, besides the model and the GPU; None leaves it to the engine."""
+    """The question, besides the model and the GPU; None: decided by the engine."""
 
     tensor_parallel_size: int = _asked(1, "GPUs that share every layer.")
     pipeline_parallel_size: int = _asked(1, "GPUs, or groups of them, that hold a stage of layers each.")

@@ -1,11 +1,11 @@
-"""What takes one GPU's memory before the first token is cached, line by line.
+"""The use of one GPU's memory before the first token is cached, line by line.
 
     |<------------------------------ GPU memory ------------------------------>|
     |<--------------- x gpu_memory_utilization --------------->|    not ours    |
     | weights | activations | CUDA graphs | runtime | KV cache |                |
 
-vLLM measures activations, graphs and runtime at startup; here they follow from formulas that each line
-states, and a startup log shows how far off they are (`--log`).
+vLLM measures activations, graphs and runtime at startup. Here they follow from formulas, which each line
+states; a startup log shows their errors (`--log`).
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class MemoryLine:
-    """A part of the GPU's memory: its bytes, the formula, and the formula's source."""
+    """One use of the GPU's memory: bytes, formula and source."""
 
     name: str
     bytes: int
@@ -38,7 +38,7 @@ def budget(
     stages: int = 1,
     draft: Draft | None = None,
 ) -> tuple[MemoryLine, ...]:
-    """The lines of one GPU's memory; the cache gets what is left, which may be negative."""
+    """The lines of one GPU's memory; the cache gets the rest, which may be negative."""
     tokens, seats = engine.max_num_batched_tokens, engine.max_num_seqs
     rules = rules_of(engine.release)
     found = profiled(

@@ -1,13 +1,13 @@
-"""How many blocks a memory holds, and what vLLM reports at startup.
+"""The number of blocks in a memory, and the numbers that vLLM reports at startup.
 
     blocks       = memory // bytes per block                                one of them is the null block
     a request    = sum over groups of the blocks that it takes at its longest
     concurrency  = blocks / blocks of a request
     "KV cache size" = int(concurrency * max_model_len)      tokens, and not blocks * block size
 
-The printed size is based on the needs of a request of the longest length, so it depends on the tokens in
-flight (windows keep those too) and on the number of groups. vLLM refuses to start if such a request does not
-fit beside the null block (vllm/v1/core/kv_cache_utils.py, kv_cache_planning.py).
+The printed size is derived from a request of the longest length, so it depends on the tokens in flight (which
+windows also keep) and on the number of groups. vLLM refuses to start if such a request does not fit beside
+the null block (vllm/v1/core/kv_cache_utils.py, kv_cache_planning.py).
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Capacity:
     longest : int
         The longest request that would fit (--max-model-len -1); 0 if none.
     refusal : str or None
-        Why vLLM would not start; the other numbers then describe the pool it would have.
+        Why vLLM would not start; the other numbers then describe the pool that it would have had.
     """
 
     num_blocks: int
@@ -54,7 +54,7 @@ def capacity_of(
     blocks_outermost: bool = False,
     block_bytes: int | None = None,
 ) -> Capacity:
-    """Blocks, tokens and concurrency of a pool of `memory_bytes`; `block_bytes` if it holds only a part."""
+    """Blocks, tokens and concurrency of a pool of `memory_bytes`; `block_bytes`: of a part of the layers."""
     block = bytes_per_block(groups, blocks_outermost) if block_bytes is None else block_bytes
     needed = request_blocks(groups, request)
     usable = memory_bytes - block  # without the null block
@@ -114,7 +114,7 @@ def stages_of(groups: Sequence[Group], layers: int, count: int) -> list[list[Gro
 
 
 def blocks_printed(groups: Sequence[Group], kv_tokens: int, request: Request) -> int:
-    """The number of blocks, including the null block, for which an engine prints `kv_tokens`."""
+    """The number of blocks, with the null block, for which an engine prints `kv_tokens`."""
     return -(-kv_tokens * request_blocks(groups, request) // request.max_model_len)
 
 
@@ -131,5 +131,5 @@ def _refusal(needed: int, usable: int, block: int, length: int, longest: int) ->
 
 
 def in_words(count: int) -> str:
-    """Bytes for humans: GiB, or MiB below a tenth of a GiB."""
+    """Bytes in words: GiB, or MiB below a tenth of a GiB."""
     return f"{count / GIB:.2f} GiB" if abs(count) >= GIB // 10 else f"{count / 2**20:.2f} MiB"

@@ -20,7 +20,7 @@ from kvsim.sim.kv.pages import Group, Page
 
 @dataclass(frozen=True)
 class LengthFit:
-    """Requests of one size: their final blocks, how many fit at once, and how much of that holds tokens.
+    """Requests of one size: their final blocks, how many fit at once, and the share in use.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class LengthFit:
     blocks : int
         Per request, over all groups.
     requests : int
-        Requests that fit at once, not counting the null block.
+        Requests that fit at once, beside the null block.
     pool_percent : float
         Share of the pool that one request takes.
     used_percent : float
@@ -80,7 +80,7 @@ def length_fits(
 
 
 def held_blocks(page: Page, tokens: int) -> int:
-    """Blocks of a group that a request with `tokens` stored tokens holds while it decodes."""
+    """Blocks of a group held by a decoding request with `tokens` stored tokens."""
     taken = -(-tokens // page.block_size)
     if page.kind == "mamba" and not page.every_block:
         return min(2 + page.checkpoints, taken) if page.aligned else 1
@@ -107,12 +107,12 @@ def _held_bytes(group: Group, tokens: int) -> int:
 
 
 def uniform_waste(model_layers: Sequence[tuple[Page, int]], tokens: int, encoder_tokens: int = 0) -> float:
-    """The share that no layer reads, of a uniform allocation in which every layer holds every token.
+    """The unread share of a uniform allocation, in which every layer holds every token.
 
     Parameters
     ----------
     model_layers : sequence of (Page, int)
-        Kinds of layers and the number of each; all with the same bytes per token.
+        Kinds of layers, and the number of each; all have the same bytes per token.
     tokens, encoder_tokens : int
         Text tokens, and tokens that cross attention sees (images).
     """

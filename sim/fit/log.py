@@ -16,7 +16,7 @@ a device is GPU, CPU, XPU, TPU, or one of them + host):
     Graph capturing finished in 5 secs, took 0.55 GiB
     Setting attention block size to 576 tokens ...
 
-Anything a log does not state stays None and means the release's default. A CPU has its own defaults.
+Anything missing in a log stays None and means the release's default. CPUs have their own defaults.
 """
 
 import re
@@ -39,7 +39,7 @@ FLAGS = {
     "enable_expert_parallel": r"enable_expert_parallel'?[=:] ?(True|False)",
     "block_size": r"'block_size': (\d+)",
 }
-"""Values on the lines with the server's flags, where given."""
+"""Values on the lines with the server's flags."""
 CONFIG = {
     "max_model_len": r"max_seq_len=(\d+)",
     "tensor_parallel_size": r"tensor_parallel_size=(\d+)",
@@ -71,9 +71,9 @@ WEIGHTS = {
     **{"fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "awq", "awq_marlin": "awq", "gptq": "gptq"},
     **{"gptq_marlin": "gptq", "mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4", "modelopt_fp4": "nvfp4"},
 }
-"""vLLM's name of a quantization -> its `--quantization` name; other names say nothing about the bits."""
+"""vLLM's name of a quantization -> its `--quantization` name; other names do not tell the bits."""
 CPU_BLOCK_TOKENS, CPU_TOKENS, CPU_SEATS = 128, 2048, 128
-"""On CPUs `vllm serve` uses blocks of this size, and this many tokens and seats per GPU of the world
+"""Defaults of `vllm serve` on CPUs: block size, and tokens and seats per device
 (vllm/platforms/cpu.py, vllm/engine/arg_utils.py)."""
 
 Asked = TypeVar("Asked")
@@ -81,7 +81,7 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True)
 class StartupLog:
-    """Content of a startup log; None for anything it does not state.
+    """Content of a startup log; None for anything missing.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class StartupLog:
     weights_gib, kv_memory_gib, graphs_gib : float or None
         The engine's measurements, per GPU.
     kv_given_gib : float or None
-        The cache's memory, if it was requested.
+        The cache's memory, if the user set it.
     kv_tokens, max_concurrency : int, float or None
         As printed.
     num_gpu_blocks : int or None
@@ -128,7 +128,7 @@ class StartupLog:
     enforce_eager: bool | None = None
 
     def settings(self) -> dict[str, object]:
-        """The server's settings, as far as the log states them; for a CPU with its own defaults."""
+        """The server's settings, as far as the log has them; with a CPU's own defaults."""
         names = [each.name for each in fields(self)]
         found = {name: getattr(self, name) for name in names[names.index("max_model_len") :]}
         found["quantization"] = WEIGHTS.get(self.quantization or "")

@@ -1,4 +1,4 @@
-"""A startup log compared with the formula: which term explains the difference, and the answer by the log."""
+"""Compares a startup log with the formula: which term explains the difference, and the answer by the log."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ PROFILED = ("activations", "CUDA graphs", "runtime")
 
 @dataclass(frozen=True)
 class Term:
-    """One number of the log beside kvsim's, and the effect of the difference on the cache size."""
+    """One number of the log and kvsim's, and the effect of the difference on the cache size."""
 
     name: str
     logged: str
@@ -27,7 +27,7 @@ class Term:
 
 
 def settings_in(log: StartupLog, model: ModelSpec, options: FitOptions) -> FitOptions:
-    """The question with settings from the log that the user did not choose."""
+    """The question with settings from the log where the user chose none."""
     leave = ("quantization",) if model.quantization else ()
     if log.release is not None and options.engine == FitOptions().engine:
         options = replace(options, engine=f"{FAMILY}@{known_release(log.release)}")
@@ -35,7 +35,7 @@ def settings_in(log: StartupLog, model: ModelSpec, options: FitOptions) -> FitOp
 
 
 def as_logged(log: StartupLog, fit: Fit) -> Fit:
-    """The answer with the log's memory; unchanged if the log states none."""
+    """The answer with the memory from the log; unchanged if the log lacks it."""
     block = fit.capacity.bytes_per_block
     if log.num_gpu_blocks is not None:
         memory = log.num_gpu_blocks * block
@@ -52,7 +52,7 @@ def as_logged(log: StartupLog, fit: Fit) -> Fit:
 
 
 def _logged_lines(log: StartupLog, fit: Fit, memory: int) -> Iterator[MemoryLine]:
-    """One GPU's memory by the log: if the cache gets what is left, it shows what the profile run took."""
+    """The use of one GPU's memory by the log; the cache's size tells what the profile run took."""
     lines = {line.name: line for line in fit.lines}
     if not lines:
         return
@@ -71,7 +71,7 @@ def _logged_lines(log: StartupLog, fit: Fit, memory: int) -> Iterator[MemoryLine
 
 
 def _cache_gib(log: StartupLog) -> float | None:
-    """The cache's memory, measured or requested."""
+    """The cache's memory, measured or set by the user."""
     return log.kv_given_gib if log.kv_memory_gib is None else log.kv_memory_gib
 
 
@@ -81,7 +81,7 @@ def _profiled(fit: Fit) -> int:
 
 
 def explain(log: StartupLog, fit: Fit) -> list[Term]:
-    """Terms in which log and formula differ, largest effect on the printed size first."""
+    """Terms in which log and formula differ, by effect on the printed size, largest first."""
     return sorted(_terms(log, fit), key=lambda term: -abs(_number(term.effect)))
 
 
@@ -128,7 +128,7 @@ def _terms(log: StartupLog, fit: Fit) -> Iterator[Term]:
 
 
 def _guess(log: StartupLog, fit: Fit) -> str:
-    """A setting, not stated in any log, that would print this size."""
+    """A setting that no log states, and that would give this size."""
     options = fit.options
     budget = fit.engine.max_num_batched_tokens
     changes: list[tuple[str, dict[str, object]]] = [

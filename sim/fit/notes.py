@@ -1,4 +1,4 @@
-"""Surprising points in a fit's numbers, one sentence each."""
+"""Notes on surprising numbers of a fit, one sentence each."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from kvsim.sim.kv.blocks import Paged
 from kvsim.sim.kv.pages import Group, Request
 
 USUAL_BLOCK_TOKENS = 64
-"""The largest block of models with uniform layers."""
+"""The largest block size of models with uniform layers."""
 
 
 class Numbers(NamedTuple):
@@ -33,7 +33,7 @@ def notes_of(fit: Numbers, hit_step_tokens: int) -> list[str]:
 
 
 def _printed_size(fit: Numbers) -> list[str]:
-    """That the size in the log is derived, and how."""
+    """That the size in the log is a derived number, and how it is derived."""
     capacity, request = fit.capacity, fit.request
     slots = capacity.num_blocks * fit.groups[0].page.block_size
     notes = []
@@ -70,7 +70,7 @@ def _alignment(fit: Numbers) -> list[str]:
 
 
 def _groups(fit: Numbers) -> list[str]:
-    """What short groups waste, and the effect of unequal pages."""
+    """The waste of short groups, and the effect of unequal pages."""
     widest = max(group.bytes for group in fit.groups)
     short = [group for group in fit.groups if group.bytes < widest]
     notes = []

@@ -5,10 +5,10 @@
     Engine 000: Avg prompt throughput: 362.9 tokens/s, Avg generation throughput: 75.9 tokens/s,
         Running: 4 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.2%, Prefix cache hit rate: 75.9%
 
-Context requests have their prompts computed; context tokens exclude cached prefixes. A preempted request
-counts as generating, and everything that it recomputes counts as generation tokens. Prompt throughput also
-excludes cached tokens, in the releases that log steps. The hit rate is over the last 1,000 requests. Lines
-have the date and time of day, without a year or a time zone.
+Context requests are those whose prompts are computed; context tokens exclude cached prefixes. A preempted
+request counts as generating, and all tokens that it recomputes count as generation tokens. Prompt throughput
+also excludes cached tokens, in the releases that log steps. The hit rate is over the last 1,000 requests.
+Lines have a date and a time of day, but no year and no time zone.
 """
 
 import calendar
@@ -37,14 +37,14 @@ _STATISTICS = re.compile(
 )
 QUARTER_S = 900
 FARTHEST = 56
-"""Quarter hours between two clocks that show the same instant: at most 14 hours, as with time zones."""
+"""Two clocks differ by at most this many quarter hours, as with time zones: 14 hours."""
 ALIKE = 0.1
-"""Allowed relative difference between the tokens of a log section and those of the run matched to it."""
+"""Largest relative difference between the tokens of a log section and those of the run it belongs to."""
 
 
 @dataclass(frozen=True)
 class RunningLog:
-    """The lines as columns; times as in the year 2000.
+    """The lines as columns; times count as in the year 2000.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class RunningLog:
         return float(np.median(apart[apart > 0])) if (apart > 0).any() else 10.0
 
     def between(self, begun_s: float, ended_s: float) -> "RunningLog":
-        """The lines within this time, and the one after it."""
+        """The lines between these times, and the next line."""
 
         def part(lines: Floats, later: float) -> Floats:
             found: Floats = lines[(lines[:, 0] >= begun_s - 1) & (lines[:, 0] <= ended_s + later)]
@@ -75,7 +75,7 @@ class RunningLog:
 
     @property
     def prompt_tokens(self) -> float:
-        """Prompt tokens that were computed, excluding preempted requests."""
+        """Prompt tokens that were computed, without those of preempted requests."""
         if len(self.steps):
             return float(self.steps[:, 2].sum())
         return float(self.statistics[:, 1].sum()) * self.interval_s
@@ -88,14 +88,15 @@ class RunningLog:
         return float(self.statistics[:, 2].sum()) * self.interval_s
 
     def of_run(self, begun_s: float, seconds: float, least: float, most: float) -> "RunningLog | None":
-        """The section of a run: at its time in any time zone, with as many tokens; None if there is none.
+        """The section of a run, at its time in some time zone and with as many tokens; None if none fits.
 
         Parameters
         ----------
         begun_s, seconds : float
-            When the first request was sent, since 1970 by any clock, and the run's duration.
+            When the first request was sent, since 1970, and the run's duration; the clock may have any time
+            zone.
         least, most : float
-            Tokens of its answers: those of cancelled requests may not have been reported.
+            Range of the tokens of its answers: those of cancelled requests may be unknown.
         """
         here = since_2000(begun_s)
         for quarters in sorted(range(-FARTHEST, FARTHEST + 1), key=abs):
@@ -107,7 +108,7 @@ class RunningLog:
 
 
 def read_running(path: Path) -> RunningLog:
-    """The lines of a log; none if logging them was not enabled."""
+    """The lines of a log; none if they were not enabled."""
     text = plain_bytes(path, f"log {str(path)!r}:").decode("utf-8", errors="replace")
     with understood(f"log {str(path)!r}"):
         steps = [_numbers(match, 7) for match in _STEP.finditer(text)]

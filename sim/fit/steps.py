@@ -1,12 +1,12 @@
-"""Step times fitted to the lines that a running server logs: no measurement and no GPU needed.
+"""Fits step times to the lines that a running server logs; needs no measurement and no GPU.
 
     elapsed = base + per sequence x requests + per token x prompt tokens
 
-Least squares of the relative error, no coefficient below 0; steps that take many times as long as fitted
-(a compilation, a pause of the machine) are left out. The sum over many steps is then scaled to the measured
-one, as a few slow steps are part of what clients wait for: to that of the middle of twenty parts, so that a
-period in which the machine was busy with something else does not count. There is also time between the steps
-of a busy server, which no line reports: it is the difference between the lines' clock and their sum, over
+Least squares of the relative error, without negative coefficients. Steps that take many times the fitted time
+(a compilation, a pause of the machine) are left out. The times are then scaled so that their sum is right,
+since clients also wait for the few slow steps: the scale is the median of twenty parts of the log, so that
+periods in which the machine was busy with something else do not count. A busy server also spends time between
+steps, which no line reports. It is the difference between the lines' clock and the sum of their times, over
 stretches in which some request always decodes, and is added to the base.
 
 Held out: five consecutive parts of the log, each predicted from the other four.
@@ -22,20 +22,20 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.running import Floats, RunningLog
 
 FEWEST, PARTS = 100, 5
-"""Steps that a fit needs, and parts of the log that are held out in turn."""
+"""Least steps for a fit, and parts of the log that are held out in turn."""
 FARTHEST = 10.0
-"""Multiple of the fitted duration beyond which a step is an accident."""
+"""A step that takes more than this multiple of the fitted time is left out."""
 LEVELS = 20
-"""Parts of the log, the middle one of which sets the total of the step times."""
+"""Parts of the log, whose median scale is used."""
 TRIES = 20
 SHORTEST_S = 1e-9
 STRETCH_S = 5.0
-"""Shortest stretch whose clock is compared with its steps: lines have whole seconds."""
+"""Shortest stretch whose clock is compared with its steps, as lines have whole seconds."""
 
 
 @dataclass(frozen=True)
 class StepFit:
-    """Step times, and how well they fit.
+    """Fitted step times and their errors.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class StepFit:
     steps : int
         Number of lines fitted.
     step_error : float
-        Median relative error of held-out steps.
+        Median relative error over held-out steps.
     part_errors : tuple of float
         Relative error of the time of each held-out part.
     between_s : float
@@ -62,7 +62,7 @@ class StepFit:
         return float(np.mean(np.abs(self.part_errors)))
 
     def during(self, part: RunningLog) -> tuple[StepTimes, float]:
-        """The times scaled by one factor to match the steps of a section of the log; and the factor."""
+        """The times scaled by one factor to match the steps of a log section; and the factor."""
         lines, times = _lines(part), self.times
         if len(lines) < FEWEST:
             return times, 1.0
@@ -107,13 +107,13 @@ def _lines(log: RunningLog) -> Floats:
 
 
 def _columns(lines: Floats) -> Floats:
-    """1, sequences, prompt tokens; recomputation after a preemption is logged with the generated tokens."""
+    """1, sequences, prompt tokens; recomputed tokens are logged as generated ones."""
     again = np.maximum(lines[:, 4] - lines[:, 3], 0)
     return np.column_stack([np.ones(len(lines)), lines[:, 1] + lines[:, 3], lines[:, 2] + again])
 
 
 def _held_out(columns: Floats, seconds: Floats) -> tuple[Floats, float, tuple[float, ...]]:
-    """The fit, and its errors on held-out parts."""
+    """The fit and its errors on the held-out parts."""
     steps: list[Floats] = []
     parts: list[float] = []
     for part in np.array_split(np.arange(len(seconds)), PARTS):
@@ -125,7 +125,7 @@ def _held_out(columns: Floats, seconds: Floats) -> tuple[Floats, float, tuple[fl
 
 
 def _fitted(columns: Floats, seconds: Floats) -> Floats:
-    """Nonnegative coefficients that match the total of the steps of a typical part."""
+    """Coefficients, none negative, scaled to match the sum of the steps of a typical part."""
     weights = 1 / np.maximum(seconds, 1e-9)
     kept = np.ones(len(seconds), dtype=bool)
     found = _not_negative(columns * weights[:, None], seconds * weights)
@@ -146,7 +146,7 @@ def _fitted(columns: Floats, seconds: Floats) -> Floats:
 
 
 def _not_negative(columns: Floats, values: Floats) -> Floats:
-    """Least squares without negative coefficients: those that would be are dropped, the worst first."""
+    """Least squares without negative coefficients: drops columns that would have one, the worst first."""
     kept = list(range(columns.shape[1]))
     found = np.zeros(columns.shape[1])
     while kept:
@@ -160,9 +160,9 @@ def _not_negative(columns: Floats, values: Floats) -> Floats:
 
 
 def _between_s(lines: Floats) -> float:
-    """Time of a busy server's step beyond its line; below 0 if steps overlap.
+    """Time of a busy server's step beyond its logged time; negative if steps overlap.
 
-    The slope, over the steps of each stretch, of the clock's whole seconds minus the lines' sum.
+    The slope, over the steps of each stretch, of the clock's whole seconds minus the sum of logged times.
     """
     above = below = 0.0
     for part in _stretches(lines):
@@ -175,7 +175,7 @@ def _between_s(lines: Floats) -> float:
 
 
 def _stretches(lines: Floats) -> Iterator[Floats]:
-    """Consecutive steps, each with a request from the step before."""
+    """Runs of consecutive steps, each with a request from the step before."""
     begins = np.flatnonzero(lines[:, 3] < 1)
     for begin, end in zip([0, *begins.tolist()], [*begins.tolist(), len(lines)], strict=True):
         if end > begin:

@@ -1,4 +1,4 @@
-"""What other settings would change: the same question with one difference each time."""
+"""The effect of other settings: the same question with one change at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from kvsim.sim.models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class WhatIf:
-    """One change and its answer; `error` instead if it is impossible."""
+    """A change and its answer, or the `error` if it is impossible."""
 
     name: str
     fit: Fit | None
@@ -21,7 +21,7 @@ class WhatIf:
 def what_ifs(base: Fit) -> list[WhatIf]:
     """The changes that apply to this model and these settings.
 
-    If an engine reported its cache memory, that grows and shrinks as the formula's does.
+    If an engine reported its cache memory, that scales as the formula's does.
     """
     found = []
     logged = base.kv_memory_bytes - fitted(base.model, base.gpu, base.options).kv_memory_bytes

@@ -1,1 +1,1 @@
-"""What layers cache of a sequence, in pages of one pool: types, blocks, groups, as laid out by vLLM."""
+"""What layers cache of a sequence, in pages of one pool: types, blocks and groups, laid out as in vLLM."""

@@ -28,10 +28,10 @@ from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 
 KERNEL_TOKENS = 16
-"""The smallest block of the attention kernels, and the step of larger ones."""
+"""The smallest block of the attention kernels, and the step in which blocks grow."""
 
 GDN_GRID = 64
-"""Tokens between the states that FlashInfer's gated delta net can leave within a prompt."""
+"""Tokens between the states that FlashInfer's gated delta net can save within a prompt."""
 
 CACHE_MODES = ("none", "align", "all")
 
@@ -49,7 +49,7 @@ CAPABILITY = {
     "gb200": 100,
     "b300": 103,
 }
-"""Compute capability by GPU name prefix."""
+"""Prefix of a GPU's name -> compute capability."""
 
 
 def compute_capability(gpu: GpuSpec) -> int:
@@ -109,7 +109,7 @@ class KvSettings:
 
 @dataclass(frozen=True)
 class Paged:
-    """The pages of a model's layers, and how their block size was derived.
+    """The pages of a model's layers, and the derivation of their block size.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Paged:
     state_bytes, token_bytes : int
         Bytes of a recurrent layer's state, and per token in an attention layer; 0 if absent.
     aligned_from : int or None
-        Tokens whose page would have held a state, before rounding; None if not needed.
+        Tokens whose page is as large as a state, before rounding up; None if no state is in the pool.
     step : int
         The block was rounded up to a multiple of this many tokens.
     """
@@ -173,13 +173,13 @@ def paged(model: ModelSpec, settings: KvSettings) -> Paged:
             else _state_pages(model, each, each.state, empty, settings)
         )
     ]
-    if sparse:  # a layer builds its latent's cache together with its index's
+    if sparse:  # a layer builds its latent's cache together with that of its index
         layers.sort(key=itemgetter(0))
     return replace(empty, layers=tuple(layers))
 
 
 def native_pages(model: ModelSpec, settings: KvSettings) -> list[tuple[int, Page]]:
-    """The same in pages of each layer's own size: the kernels' smallest blocks, and unpadded states."""
+    """The pages in each layer's own size: the kernels' smallest blocks, and unpadded states."""
     found = paged(model, settings)
     attention = [each for each in kv_layers_of_model(model) if each.kind != "mamba"]
     block = settings.block_size or _kernel_block(attention, settings)
@@ -203,7 +203,7 @@ def kv_layers_of_model(model: ModelSpec) -> tuple[KvLayers, ...]:
 
 
 def _check_split(model: ModelSpec, kept: Sequence[KvLayers], tp: int) -> None:
-    """Raise if this many GPUs cannot share every layer evenly."""
+    """Raise KvsimError if this many GPUs cannot share every layer evenly."""
     if any(each.kind != "mamba" for each in kept):
         if model.heads % tp:
             raise KvsimError(
@@ -266,7 +266,7 @@ def _aligned(
 
 
 def _leaves_states_on_grid(layers: KvLayers, settings: KvSettings) -> bool:
-    """Whether the prefill kernel leaves states within a prompt only at multiples of GDN_GRID."""
+    """Whether the prefill kernel saves states within a prompt only at multiples of GDN_GRID."""
     return layers.state is not None and layers.state.kind == "gdn" and settings.compute_capability >= 90
 
 

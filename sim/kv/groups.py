@@ -58,7 +58,7 @@ def groups_of(layers: Layers, disable_hybrid: bool = False, blocks_outermost: bo
 
 
 class _Unequal(Exception):
-    """Pages that neither block sizes nor padding can make equal."""
+    """Pages that cannot be made equal, neither by block sizes nor by padding."""
 
 
 def _group(layers: Layers) -> Group:
@@ -66,7 +66,7 @@ def _group(layers: Layers) -> Group:
 
 
 def _promoted(layers: Layers) -> Layers:
-    """Windows and chunks as full attention, which keeps their page sizes."""
+    """Windows and chunks as full attention, with unchanged page sizes."""
     pages = [page for _, page in layers]
     if mergeable(pages) or same_slots(pages):
         return layers
@@ -96,7 +96,7 @@ def _as_full(page: Page, block_size: int) -> Page:
 
 
 def _fallback(layers: Layers) -> Layers | None:
-    """A latent with windows whose pages do not fit: every layer keeps every token."""
+    """For a latent with windows whose pages do not fit: every layer keeps every token."""
     kinds = {page.kind for _, page in layers}
     if "chunked_local_attention" in kinds or not {"mla_attention", "sliding_window"} <= kinds:
         return None
@@ -142,7 +142,7 @@ def _split(layers: Layers) -> list[Group]:
 
 
 def _buckets(layers: Layers) -> list[list[tuple[int, Page]]]:
-    """Layers with the same page, then merged if they may share a block table."""
+    """Layers with equal pages, merged where they may share a block table."""
     by_page: dict[Page, list[tuple[int, Page]]] = {}
     for layer in layers:
         by_page.setdefault(layer[1], []).append(layer)

@@ -1,9 +1,9 @@
-"""Kinds: layers that cache the same part of a sequence, each with its page size (Jenga, fixed-split pools).
+"""Kinds: layers that cache the same part of a sequence, with a page size for each kind (Jenga, split pools).
 
     Gemma-3-27B    10 layers keep all tokens, 52 a window: pages of 16 tokens in 10 layers, and in 52
 
 Unlike vLLM's groups (groups.py), kinds have no common size, and no page is stretched to hold a state: blocks
-are as short as the kernels allow. States are kept for prefixes as often as vLLM would keep them.
+are as short as the kernels allow. For prefixes, states are kept as often as in vLLM.
 """
 
 from kvsim.sim.errors import KvsimError

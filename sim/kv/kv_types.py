@@ -1,4 +1,4 @@
-"""Types of cached numbers by their vLLM names, and the bytes per token in one layer.
+"""Data types of the KV cache by their vLLM names, and their bytes per token in one layer.
 
     auto, bfloat16, float16       2 bytes
     fp8, fp8_e4m3, fp8_e5m2       1 byte, one scale for all
@@ -32,7 +32,7 @@ NAMES = (*PLAIN_BYTES, *PER_HEAD_BITS, *TURBO_BITS)
 
 
 def check_kv_type(name: str) -> None:
-    """Raise unless vLLM knows the type."""
+    """Raise KvsimError for a type that vLLM lacks."""
     if "nvfp4" in name:
         raise KvsimError(
             f"kv_cache_dtype {name!r} is not known here: only FlashInfer on Blackwell lays it out; fp8 takes "

@@ -59,7 +59,7 @@ def _group(layers: Bucket) -> Group:
 
 
 def _buckets(layers: Layers) -> list[Bucket]:
-    """Layers that need the same slots, each in the first bucket that it fits."""
+    """Layers that need the same slots; each goes into the first bucket that it fits."""
     buckets: list[Bucket] = []
     for layer in layers:
         for bucket in buckets:
@@ -79,7 +79,7 @@ def _by_size(bucket: Bucket) -> Sizes:
 
 
 def _repeats(sizes: Sizes) -> int:
-    """Repeats of the pattern: the most layers of one page size."""
+    """Repeats of the pattern: the most layers that share a page size."""
     return max(len(alike) for alike in sizes.values())
 
 

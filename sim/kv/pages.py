@@ -1,4 +1,4 @@
-"""Pages of layers, groups of pages, and how many blocks a request takes, as counted by vLLM 0.33.0.
+"""Pages of layers, groups of pages, and the blocks of a request, as counted by vLLM 0.33.0.
 
 A block id stands for one page in each layer of one group; the groups draw ids from one pool. groups.py forms
 the groups.
@@ -16,7 +16,7 @@ FULL = ("full_attention", "mla_attention")
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What one layer needs from the pool.
+    """The page that one layer needs in the pool.
 
     Attributes
     ----------
@@ -27,9 +27,9 @@ class Page:
     bytes_each : int
         Bytes per token of an attention layer; of the whole state of a recurrent one.
     padded_bytes : int or None
-        Bytes that the page is padded to.
+        Size of the padded page.
     shape : tuple
-        Distinguishes pages of equal size: heads, dimensions, type; the state's shapes.
+        Tells pages of equal size apart: heads, dimensions, type; the state's shapes.
     window, chunk : int or None
         For sliding windows and chunks; kept if such a layer is promoted to full attention.
     aligned : bool
@@ -37,7 +37,7 @@ class Page:
     every_block : bool
         Recurrent: whether a sequence keeps the states of all its blocks (--mamba-cache-mode all).
     checkpoints : int
-        Recurrent: blocks that a prompt takes besides its two to leave a state in its middle.
+        Recurrent: blocks that a prompt takes, besides its two, to save states in its middle.
     stride_bytes : int
         The distance between two blocks must be a multiple of this.
     """
@@ -71,7 +71,7 @@ class Page:
 
 
 Layers = Sequence[tuple[int, Page]]
-"""(layer number, its page), in the order in which the engine builds them."""
+"""(layer number, its page), in the order in which the engine builds the layers."""
 
 
 class Group(NamedTuple):
@@ -82,12 +82,12 @@ class Group(NamedTuple):
 
     @property
     def page(self) -> Page:
-        """The first layer's page, which stands for the group."""
+        """The first layer's page, which stands for all."""
         return self.pages[0]
 
     @property
     def kind(self) -> str:
-        """What the group caches: full attention if latents and other full layers are mixed."""
+        """What the group caches; full attention if it mixes latents with other full layers."""
         kinds = {page.kind for page in self.pages}
         return kinds.pop() if len(kinds) == 1 else "full_attention"
 
@@ -98,7 +98,7 @@ class Group(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What determines how many blocks the longest request takes.
+    """The properties of the longest request that determine its number of blocks.
 
     max_model_len : its tokens; in_flight_tokens : those scheduled and not yet settled (twice the token budget
     with asynchronous scheduling); encoder_tokens : of the input that cross attention sees.
@@ -133,9 +133,9 @@ def request_blocks(groups: Sequence[Group], request: Request) -> int:
 
 
 def longest_that_fits(groups: Sequence[Group], blocks: int, request: Request) -> int:
-    """The most tokens of a request that `blocks` blocks hold, at most `max_model_len`; 0 if not even one.
+    """The longest request that fits in `blocks` blocks, at most `max_model_len`; 0 if none.
 
-    Bisected as in vLLM, which matters only if a longer request needs fewer blocks: it never does.
+    Found by bisection, as in vLLM.
     """
 
     def fits(length: int) -> bool:
@@ -153,7 +153,7 @@ def longest_that_fits(groups: Sequence[Group], blocks: int, request: Request) ->
 def mergeable(pages: Sequence[Page]) -> bool:
     """Whether layers with these pages may share a block table as if they were one.
 
-    Full layers may differ in their window or chunk, if only one such size occurs.
+    Full layers may differ in window or chunk, if only one such size occurs.
     """
     first = pages[0]
     if first.kind != "full_attention":
@@ -172,7 +172,7 @@ def mergeable(pages: Sequence[Page]) -> bool:
 
 
 def same_slots(pages: Sequence[Page]) -> bool:
-    """Whether all layers need the same number of slots, though perhaps of different bytes."""
+    """Whether all layers need the same number of slots, even if of different bytes."""
     first = pages[0]
     if len({page.block_size for page in pages}) > 1:
         return False
@@ -199,7 +199,7 @@ def bytes_per_block(groups: Sequence[Group], blocks_outermost: bool = False) -> 
 
 
 def scheduler_block_sizes(groups: Sequence[Group], block_size: int, prefix_caching: bool) -> tuple[int, int]:
-    """Tokens that schedules are rounded to, and tokens per hash: the multiple and divisor of all groups."""
+    """The unit to which schedules round tokens, and tokens per hash: multiple and divisor of all groups."""
     if len(groups) <= 1:
         size = groups[0].page.block_size if groups else block_size
         return size, size

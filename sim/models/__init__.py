@@ -1,1 +1,1 @@
-"""Models and GPUs: the built-in ones, a Hugging Face config.json, a user's own GPU."""
+"""Models and GPUs: built-in ones, any Hugging Face config.json, a user's own GPU."""

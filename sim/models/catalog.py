@@ -1,4 +1,4 @@
-"""Names to specs: the built-in tables (models.toml, model_configs.toml, gpus.toml), or a model's config.json.
+"""Finds models and GPUs by name, in models.toml, model_configs.toml and gpus.toml, or in a config.json.
 
 Names match regardless of case, and "_", " " and "-" are the same: `A100_40GB` is `a100-40gb`. Lookup order:
 the table; a path to a config.json, or to a folder that holds one; a model's name on the Hugging Face hub,
@@ -27,13 +27,13 @@ QUANTIZED = {
     "gptq": ("-gptq", "-gptq-int4", "-quantized.w4a16"),
     "nvfp4": ("-nvfp4", "-fp4"),
 }
-"""Quantization -> suffixes of the names of such checkpoints."""
+"""Quantization -> suffixes in the names of such checkpoints."""
 
 __all__ = ["GIB", "gpu_named", "gpu_names", "hub_names", "model_named", "model_names"]
 
 
 def model_named(name_or_path: str) -> ModelSpec:
-    """The built-in model of this name, the model of the config.json at this path, or the hub's model."""
+    """The built-in model of this name, the model of the config.json at this path, or a model of the hub."""
     name = _normal(name_or_path)
     if name in model_names():
         return _built_in(name)
@@ -53,7 +53,7 @@ def model_named(name_or_path: str) -> ModelSpec:
 
 
 def hub_names() -> list[str]:
-    """The Hugging Face hub names, with their owners, that find a built-in model."""
+    """The Hugging Face hub names, with owners, that find a built-in model."""
     return list(dict.fromkeys(str(model.hub_name) for model in _hub().values()))
 
 
@@ -98,7 +98,7 @@ def _table(file: str) -> Mapping[str, Any]:
 
 @cache
 def _hub() -> Mapping[str, ModelSpec]:
-    """Models by normalized hub name; also without the owner unless another has that name."""
+    """Models by normalized hub name; also without the owner, unless another model has that name."""
     found: dict[str, ModelSpec] = {}
     for name, entry in [*_table("models.toml").items(), *_table("model_configs.toml").items()]:
         for hub_name in dict.fromkeys([*_published_as(entry["source"]), *entry.get("hub", ())]):
@@ -110,7 +110,7 @@ def _hub() -> Mapping[str, ModelSpec]:
 
 
 def _quantized_on_hub(name: str) -> ModelSpec | None:
-    """The base model of a quantized checkpoint, whoever published it; None for other names."""
+    """The base model of a quantized checkpoint by any publisher; None for other names."""
     plain = _normal(name)
     for method, ends in QUANTIZED.items():
         for end in ends:
@@ -122,13 +122,13 @@ def _quantized_on_hub(name: str) -> ModelSpec | None:
 
 
 def _published_as(source: str) -> Iterator[str]:
-    """The hub name in the address of a config.json."""
+    """The hub name in the URL of a config.json."""
     if source.startswith(HUB):
         yield source.removeprefix(HUB).partition(" ")[0].rstrip(",")
 
 
 def _unknown_on_hub(name: str) -> KvsimError:
-    """Suggests the nearest hub names, and the option that always works."""
+    """An error that suggests the nearest hub names, and the option that always works."""
     from difflib import get_close_matches
 
     near = get_close_matches(_normal(name), [known for known in _hub() if "/" in known], n=3, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""The draft of a model: it proposes tokens, and is modelled as a small model with its own geometry.
+"""The draft of a model, which proposes tokens, as a small model with its own geometry.
 
     eagle, eagle3   one layer like the model's, dense; a matrix that joins hidden states and embeddings
                     (eagle3: of three layers, queries and keys read both; an output matrix over 32,000 tokens)
@@ -6,7 +6,8 @@
     draft_model     any other model
 
 EAGLE-3's for Llama-3.1-8B thus has 425 M parameters, as published (yuhuili/EAGLE3-LLaMA3.1-Instruct-8B).
-Embeddings, and output matrices except eagle3's, are the model's own: they are read, but held only once.
+Embeddings, and output matrices except eagle3's, are those of the model: they are read by both, but stored
+once.
 """
 
 from dataclasses import replace
@@ -16,7 +17,7 @@ from kvsim.sim.models.spec import ModelSpec
 
 EAGLE3_VOCABULARY: Final = 32_000
 DENSE_WIDTH: Final = 4
-"""Width of a draft's dense layer for a mixture of experts, in hidden sizes, as in older models."""
+"""Width of a draft's dense layer, in hidden sizes, if the model is a mixture of experts."""
 
 
 class Draft(NamedTuple):
@@ -25,9 +26,9 @@ class Draft(NamedTuple):
     Attributes
     ----------
     model : ModelSpec
-        What one pass computes, including the output matrix.
+        The computation of one pass, including the output matrix.
     weight_bytes : int
-        Added memory: all modules, without anything the model already holds.
+        Additional memory: all modules, without anything that the model already holds.
     kv_layers : int
         Layers that cache keys and values of every token, over all modules.
     """
@@ -37,13 +38,13 @@ class Draft(NamedTuple):
     kv_layers: int
 
     def kv_bytes_per_token(self, tensor_parallel_size: int) -> int:
-        """Bytes per token on each GPU, in all its layers."""
+        """Bytes per token on each GPU, in all layers."""
         each = self.model.kv_bytes_per_token_per_gpu(tensor_parallel_size)
         return each * self.kv_layers // max(self.model.caching_layers, 1)
 
 
 def eagle_of(model: ModelSpec, third: bool) -> Draft:
-    """The head of EAGLE, or of EAGLE-3."""
+    """The head of EAGLE or EAGLE-3."""
     hidden = model.hidden_size
     inner = DENSE_WIDTH * hidden if model.experts else model.intermediate_size
     head_dim = hidden // model.heads if model.kv_latent_dim else model.head_dim
@@ -69,7 +70,7 @@ def eagle_of(model: ModelSpec, third: bool) -> Draft:
 
 
 def mtp_of(model: ModelSpec, modules: int) -> Draft:
-    """The modules of multi-token prediction."""
+    """The modules for multi-token prediction."""
     hidden, head, layers = model.hidden_size, model.head_parameters, model.layers
     experts = model.expert_parameters // layers
     body = model.body_parameters // layers + 2 * hidden * hidden

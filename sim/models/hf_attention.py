@@ -1,4 +1,4 @@
-"""The attention layers of a Hugging Face config: layers of a kind -> KvLayers with the config's own sizes."""
+"""The attention layers of a Hugging Face config, as KvLayers with the config's sizes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -22,14 +22,14 @@ TYPES = {
     "recurrent": "mamba",
     "hybrid": "hybrid",
 }
-"""What layer_types may contain."""
+"""The values that layer_types may contain."""
 
 Kinds = Sequence[str | None]
-"""The kind of each layer; None caches nothing."""
+"""Value -> kind of layer; None if the layer caches nothing."""
 
 
 class Attention:
-    """The attention layers of a config: builds KvLayers for the layer numbers it is given."""
+    """Builds KvLayers from a config, for given layer numbers."""
 
     def __init__(self, config: Config, kv_heads: int, head_dim: int) -> None:
         self.config, self.kv_heads, self.head_dim = config, kv_heads, head_dim
@@ -85,7 +85,7 @@ class Attention:
 
 
 def types_of(config: Config, layers: int) -> list[str] | None:
-    """`layer_types` in kvsim's terms; None if not given."""
+    """`layer_types` in kvsim's terms; None if the config has none."""
     types = listed(config, "layer_types", layers) or listed(config, "layers_block_type", layers)
     if types is None:
         return None

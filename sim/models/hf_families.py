@@ -1,4 +1,4 @@
-"""Families with their own ways to say which layers cache what: a pattern, a period, a list of numbers."""
+"""Families with their own notation for what each layer caches: a pattern, a period, a list of numbers."""
 
 from collections.abc import Callable
 
@@ -51,7 +51,7 @@ def _side_by_side(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _zamba(config: Config, attention: Attention) -> list[KvLayers]:
-    """Zamba2: Mamba everywhere, and a shared attention block in front of the hybrid layers."""
+    """Zamba2: Mamba everywhere, and a shared attention block before the hybrid layers."""
     types = listed(config, "layers_block_type", attention.layers)
     hybrid = (
         [number for number, kind in enumerate(types) if kind == "hybrid"]
@@ -84,7 +84,7 @@ def _nemotron(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _llama4(config: Config, attention: Attention) -> list[KvLayers]:
-    """Chunks wherever positions are rotated: all but every fourth layer, or as no_rope_layers says."""
+    """Llama 4: chunks in layers with rotated positions, i.e. all but every fourth, or by no_rope_layers."""
     types = types_of(config, attention.layers)
     if types is not None:
         return attention.of_kinds(types)
@@ -98,7 +98,7 @@ def _llama4(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _mimo(config: Config, attention: Attention) -> list[KvLayers]:
-    """MiMo-V2: windowed layers, with their own heads, where the pattern has a 1."""
+    """MiMo-V2: layers with a 1 in the pattern are windowed, and have their own heads."""
     pattern = listed(config, "hybrid_layer_pattern", attention.layers)
     if pattern is None:
         raise KvsimError("hybrid_layer_pattern is missing: a mimo_v2 model needs it")
@@ -118,7 +118,7 @@ def _mimo(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _gemma_shared(config: Config, attention: Attention) -> list[KvLayers]:
-    """Gemma 3n and 4: the last layers read what earlier ones cache; full layers have their own sizes."""
+    """Gemma 3n and 4: the last layers read the caches of earlier ones; full layers have their own sizes."""
     types = types_of(config, attention.layers)
     if types is None:
         pattern = find(config, "window_pattern") or (5 if family_of(config).startswith("gemma3n") else 6)
@@ -187,7 +187,7 @@ def _minimax_text(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _short_convolutions(config: Config, attention: Attention) -> list[KvLayers]:
-    """LFM2: convolutions that keep their last inputs, with full attention in between."""
+    """LFM2: convolutions that keep their last inputs, with full attention between them."""
     kinds = types_of(config, attention.layers)
     if kinds is None:
         full = listed(config, "full_attn_idxs") or []
@@ -239,4 +239,4 @@ READERS: dict[str, Callable[[Config, Attention], list[KvLayers]]] = {
     "whisper": _encoder_decoder,
     "kimi_linear": _kimi_linear,
 }
-"""Family -> reader of its layers."""
+"""Family -> function that reads its layers."""

@@ -1,4 +1,4 @@
-"""Facts from a Hugging Face config.json: one fact has many keys, the first that is set counts."""
+"""Facts from a Hugging Face config.json: a fact has several keys, and the first one that is set counts."""
 
 from collections.abc import Mapping
 
@@ -49,7 +49,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
     "unwindowed_layers": ("max_window_layers",),
 }
-"""Fact -> the keys that may hold it."""
+"""Fact -> the keys that may hold it, in order of preference."""
 
 MAY_BE_ZERO = (
     *("experts", "experts_per_token", "shared_experts", "dense_layers", "shared_size"),
@@ -57,11 +57,11 @@ MAY_BE_ZERO = (
 )
 
 MOST_PARTS = 1 << 16
-"""Limit on layers, and on experts per layer: they are iterated one by one."""
+"""Limit on layers, and on experts per layer, as they are iterated one by one."""
 
 
 def whole(config: Config, key: str, least: int = 1) -> int | None:
-    """The whole number under a key; None if not set."""
+    """The integer under a key; None if not set."""
     value = config.get(key)
     if value is None:
         return None
@@ -73,7 +73,7 @@ def whole(config: Config, key: str, least: int = 1) -> int | None:
 
 
 def need_whole(config: Config, key: str, default: int | None = None) -> int:
-    """The same for a number without which the model cannot be understood."""
+    """Like `whole`, for a number without which the model is not understood."""
     value = whole(config, key)
     if value is None:
         value = default
@@ -83,7 +83,7 @@ def need_whole(config: Config, key: str, default: int | None = None) -> int:
 
 
 def find(config: Config, fact: str) -> int | None:
-    """The first of the fact's keys that is set; None if none is."""
+    """The first of a fact's keys that is set; None if none is."""
     for key in KEYS[fact]:
         value = whole(config, key, 0 if fact in MAY_BE_ZERO else 1)
         if value is not None:
@@ -92,7 +92,7 @@ def find(config: Config, fact: str) -> int | None:
 
 
 def need(config: Config, fact: str) -> int:
-    """The same for a fact that every model must state."""
+    """Like `find`, for a fact that every config must state."""
     value = find(config, fact)
     if value is None:
         raise KvsimError(f"{fact} is missing: none of the keys {', '.join(KEYS[fact])} is set")
@@ -100,7 +100,7 @@ def need(config: Config, fact: str) -> int:
 
 
 def listed(config: Config, key: str, count: int | None = None) -> list[object] | None:
-    """The list (or text, letter by letter) under a key, one entry per layer; None if not set."""
+    """The list (or text, letter by letter) under a key, with one entry per layer; None if not set."""
     value = config.get(key)
     if value is None:
         return None

@@ -1,9 +1,9 @@
-"""Which layers of a Hugging Face model cache what: its config.json -> KvLayers.
+"""What each layer of a Hugging Face model caches: from its config.json to KvLayers.
 
-`layer_types` decides if it is given. Otherwise families say it in their own ways (a pattern, a period, a list
-of numbers): `READERS` has a function for each such family. All others in PLAIN have one kind of layer: full
-attention, windowed if the config states a window that the family uses. Anything unknown raises an error that
-names it: a layer mistaken for another is wrong by a factor, and would go unnoticed.
+`layer_types` decides if it is given. Otherwise, `READERS` has a function for each family with its own
+notation (a pattern, a period, a list of numbers). All families in PLAIN have one kind of layer: full
+attention, windowed if the config states a window that the family uses. Anything unknown is an error that
+names it: mistaking one layer for another would change sizes by a factor, unnoticed.
 
 Layers are numbered as in vLLM 0.33.0, so that groups can be compared with vLLM's. A Falcon-H1 layer has
 attention and Mamba in parallel: its Mamba half counts after all attention layers.
@@ -90,13 +90,13 @@ PLAIN = frozenset(
         *("qwen3_vl_text", "qwen3_vl_moe_text", "llada", "youtu", "pangu", "iquest", "mellum", "laguna"),
     )
 )
-"""Families whose layers are all alike, or distinguished by layer_types, a window or a latent."""
+"""Families whose layers are all alike, or are told apart by layer_types, a window or a latent."""
 
 WINDOW_PATTERN = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
 """Families in which every n-th layer is full and the others windowed; in other families all are windowed."""
 
 WINDOW_SWITCHED = frozenset(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"))
-"""Families that state a window but use it only if `use_sliding_window` is set."""
+"""Families that state a window but use it only with `use_sliding_window`."""
 
 
 def kv_layers_of(config: Config, heads: int, kv_heads: int, head_dim: int) -> tuple[KvLayers, ...]:
@@ -128,7 +128,7 @@ def kv_layers_of(config: Config, heads: int, kv_heads: int, head_dim: int) -> tu
 
 
 def _by_types(config: Config, attention: Attention) -> list[KvLayers]:
-    """Plain families: a latent, layer_types, a window with or without a pattern, else full attention."""
+    """Plain families: a latent, layer_types, a window with or without a pattern, or full attention."""
     family, count = family_of(config), attention.layers
     if find(config, "kv_rank"):
         return latent_layers(config, count)
@@ -154,7 +154,7 @@ def _by_types(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _windowed(config: Config, count: int) -> list[str]:
-    """The layer kinds of a model that has a window and does not list its layers."""
+    """The kinds of layers of a model that has a window and does not list its layers."""
     family = family_of(config)
     if family in WINDOW_SWITCHED:
         full = min(count, find(config, "unwindowed_layers") or 0)

@@ -26,7 +26,7 @@ UNGATED = frozenset(
         *("nemotron", "nemotron_h", "xglm", "biogpt", "whisper"),
     )
 )
-"""Families whose MLP has two matrices, up and down."""
+"""Families whose MLP has only two matrices, up and down."""
 
 GATED = frozenset(
     (
@@ -34,12 +34,12 @@ GATED = frozenset(
         *("chatglm", "glm", "zamba2"),
     )
 )
-"""Families with a gate that the activation does not reveal: hidden_act is a GELU, or is not given."""
+"""Families with a gate that the activation does not reveal: hidden_act is a GELU, or is missing."""
 
 GATED_ATTENTION = frozenset(
     ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "step3p7")
 )
-"""Families whose query projection also produces a gate for the output."""
+"""Families whose query projection also computes a gate for the output."""
 
 LEARNED_POSITIONS = frozenset(("opt", "gpt2", "gpt_neo", "gpt_bigcode", "whisper"))
 
@@ -56,7 +56,7 @@ class Module(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """What `modules_of` needs to know besides the config."""
+    """What `modules_of` needs besides the config."""
 
     hidden: int
     heads: int
@@ -82,7 +82,7 @@ def _embeddings(config: Config, shape: Geometry) -> Iterator[Module]:
     yield Module("model.embed_tokens", shape.vocab * width, "embedding")
     if not shape.tied:
         yield Module("lm_head", shape.vocab * width, "head")
-    if width != shape.hidden:  # OPT-350M has narrower embeddings, projected in and out
+    if width != shape.hidden:  # the embeddings of OPT-350M are narrower, and projected in and out
         yield Module("model.project", 2 * shape.hidden * width, "embedding")
     if family_of(config) in LEARNED_POSITIONS:
         yield Module("model.embed_positions", shape.max_model_len * shape.hidden, "embedding")
@@ -99,7 +99,7 @@ def _embeddings(config: Config, shape: Geometry) -> Iterator[Module]:
 
 
 def _mixers(config: Config, shape: Geometry, kept: Sequence[KvLayers]) -> Iterator[Module]:
-    """Token mixers: each layer's attention, or the projections of its state."""
+    """Token mixers: the attention of each layer, or the projections of its state."""
     attended: set[int] = set()
     for group in kept:
         if group.kind == "mamba":
@@ -223,7 +223,7 @@ def _mlps(config: Config, shape: Geometry) -> Iterator[Module]:
 
 
 def _sparse_layers(config: Config, count: int) -> tuple[Collection[int], Collection[int]]:
-    """Numbers of the layers with experts, and of those with an MLP."""
+    """The numbers of the layers with experts, and of those with an MLP."""
     family, every = family_of(config), set(range(count))
     if pattern := listed(config, "hybrid_override_pattern", count):
         by_letter = {letter: {i for i, each in enumerate(pattern) if each == letter} for letter in ("E", "-")}
@@ -255,12 +255,12 @@ def _sparse_layers(config: Config, count: int) -> tuple[Collection[int], Collect
         if len(plain) > count:
             raise KvsimError(f"dense layers must be at most the {count} layers, got {len(plain)}")
         sparse = {number for number in every - plain if (number + 1) % step == 0}
-    both = family in ("gemma4", "gemma4_text", "arctic")  # a dense MLP beside the experts in every layer
+    both = family in ("gemma4", "gemma4_text", "arctic")  # every layer has a dense MLP beside its experts
     return sparse, every if both else every - sparse
 
 
 def _gated(config: Config) -> bool:
-    """Whether the MLP has a gate matrix: by family, else by its activation."""
+    """Whether the MLP has a gate matrix: by family, or else by its activation."""
     family = family_of(config)
     if family in UNGATED or family in GATED:
         return family in GATED

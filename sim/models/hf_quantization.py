@@ -1,4 +1,4 @@
-"""The precision of a checkpoint's weights: its quantization_config -> bits per weight, and for which weights.
+"""The precision of a checkpoint's weights, from its quantization_config: bits per weight, and which weights.
 
     method               bits per weight, including scales and zero points          reference
     fp8, fbgemm_fp8      8, + 32 / block if scales are by block                     DeepSeek-V3
@@ -25,7 +25,7 @@ EXCLUSIONS = (
     *("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"),
     *("llm_int8_skip_modules", "modules_to_not_quantize", "dynamic"),
 )
-"""Keys under which methods list excluded modules."""
+"""Keys under which methods list the modules they exclude."""
 
 METHODS = (
     *("fp8", "fbgemm_fp8", "awq", "gptq", "compressed-tensors", "mxfp4", "gpt_oss_mxfp4", "modelopt"),
@@ -34,7 +34,7 @@ METHODS = (
 
 
 class Quantization(NamedTuple):
-    """How a checkpoint is quantized, and how much of it."""
+    """The quantization of a checkpoint, and its extent."""
 
     method: str
     bits: float
@@ -73,7 +73,7 @@ def quantization_of(given: object, modules: Iterable[Module]) -> Quantization | 
 
 
 def _bits(method: str, given: Mapping[str, object]) -> float:
-    """Bits per weight, including its share of scales and zero points."""
+    """Bits per weight, including the weight's share of scales and zero points."""
     if method in ("fp8", "fbgemm_fp8"):
         block = given.get("weight_block_size")
         return 8 + 32 / (block[0] * block[1]) if isinstance(block, list) and len(block) == 2 else 8
@@ -111,7 +111,7 @@ def _modelopt(given: Mapping[str, object]) -> float:
 
 
 def _compressed(given: Mapping[str, object]) -> float:
-    """compressed-tensors: the widest of its groups, nearly always the only one."""
+    """compressed-tensors: the widest of its groups, usually the only one."""
     groups = given["config_groups"]
     widest = 0.0
     for group in groups.values() if isinstance(groups, Mapping) else ():
@@ -153,7 +153,7 @@ def _exclusions(given: Mapping[str, object]) -> Iterable[str]:
 
 
 def _excludes(pattern: str, name: str) -> bool:
-    """Whether a pattern (a regular expression, a wildcard, or part of the name) matches this module."""
+    """Whether a pattern (regular expression, wildcard, or part of the name) matches this module."""
     if pattern.startswith("re:"):
         return re.search(pattern[3:], name) is not None
     if "*" in pattern:

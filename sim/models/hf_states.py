@@ -1,4 +1,4 @@
-"""The state of a Hugging Face model's recurrent layers: each family has its own names for its sizes."""
+"""The states of recurrent layers in Hugging Face models; each family has its own names for the sizes."""
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.hf_keys import Config, family_of, need, need_whole, whole
@@ -45,7 +45,7 @@ def mamba1_state(inner: int, state: int, taps: int) -> RecurrentState:
 
 
 def state_of(config: Config) -> RecurrentState:
-    """The recurrent state of a family that names its sizes mamba_*, linear_* or plainly."""
+    """The recurrent state, from sizes named mamba_*, linear_* or without a prefix."""
     family, hidden = family_of(config), need(config, "hidden_size")
     expanded = whole(config, "mamba_expand") or whole(config, "expand") or 2
     if family in ("qwen3_next", *QWEN3_5):
@@ -107,7 +107,7 @@ def state_of(config: Config) -> RecurrentState:
 
 
 def _dtype_bytes(name: object) -> int | None:
-    """Bytes per number of a state's type; None: same as the weights."""
+    """Bytes per number of a state's data type; None: as the weights."""
     known = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
     if name in (None, "auto"):
         return None

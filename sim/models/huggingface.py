@@ -5,8 +5,8 @@
     hf_modules.py        the weight matrices, counted
     hf_quantization.py   their precision
 
-As in vLLM, 32-bit weights are served as 16-bit, and heads that predict further tokens are not loaded. The
-model's `notes` say what readers of the numbers should know.
+As in vLLM, 32-bit weights are served in 16 bits, and heads that predict further tokens are not loaded. The
+model's `notes` tell what was assumed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,10 +37,10 @@ DEFAULTS: dict[str, dict[str, int]] = {
         **{"vocab_size": 262_208, "max_position_embeddings": 131_072},
     }
 }
-"""Values that a family's published configs leave to transformers' defaults."""
+"""Values that a family's published configs leave to the defaults of transformers."""
 
 WIDE_ROUTERS = ("minimax_m2", "glm4_moe")
-"""Families whose routers vLLM computes in 32 bits (its models minimax_m2.py and glm4_moe.py)."""
+"""Families whose routers vLLM computes in 32 bits (models/minimax_m2.py and glm4_moe.py)."""
 
 UNTIED = frozenset(
     (
@@ -50,17 +50,17 @@ UNTIED = frozenset(
         *("qwen3_5_text", "qwen3_5_moe", "qwen3_5", "bamba", "glm4"),
     )
 )
-"""Families whose output matrix is separate if tie_word_embeddings is not stated."""
+"""Families with a separate output matrix unless tie_word_embeddings is set."""
 
 DEFAULT_MODEL_LEN = 2048
-"""vLLM's assumption for a config that states no maximum (Falcon, some of Bloom)."""
+"""The maximum length that vLLM assumes if a config has none (Falcon, some of Bloom)."""
 
 UNSCALED_ROPE = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "mrope", "default", "proportional")
-"""Types of rope_scaling whose factor is already in max_position_embeddings, or does not lengthen."""
+"""Types of rope_scaling whose factor max_position_embeddings already includes, or that do not lengthen."""
 
 
 def read_model(path: Path) -> ModelSpec:
-    """The model of a config.json, or of a folder that holds one."""
+    """The model of a config.json, or of a folder with one."""
     file = path / "config.json" if path.is_dir() else path
     what = f"model {str(path)!r}"
     config = read_object(file, f"{what}: {file.name}")
@@ -73,7 +73,7 @@ def read_model(path: Path) -> ModelSpec:
 
 
 def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:
-    """The model of a parsed config.json; `folder` names it if the config does not."""
+    """The model of a parsed config.json; `folder` is its name if the config has none."""
     outer, config = config, _text_part(config)
     family = family_of(config)
     config = {**DEFAULTS.get(family, {}), **config}
@@ -140,7 +140,7 @@ def _geometry(config: Config, outer: Config) -> tuple[Geometry, list[str]]:
 
 
 def _longest(config: Config) -> tuple[int, list[str]]:
-    """The longest sequence, as vLLM derives it from the config."""
+    """The longest sequence, derived from the config as in vLLM."""
     stated = find(config, "max_model_len")
     if stated is None:
         return DEFAULT_MODEL_LEN, [f"it states no maximum length: {DEFAULT_MODEL_LEN}, as vLLM assumes"]
@@ -159,7 +159,7 @@ def _longest(config: Config) -> tuple[int, list[str]]:
 
 
 def _window(kept: Sequence[KvLayers], max_model_len: int) -> tuple[int | None, int]:
-    """The sliding window and how many layers have it; (None, 0) if it hides nothing."""
+    """The sliding window, and the number of layers that have it; (None, 0) if it has no effect."""
     sliding = [layers for layers in kept if layers.window is not None]
     if not sliding or sliding[0].window is None or sliding[0].window >= max_model_len:
         return None, 0
@@ -188,13 +188,13 @@ def _quantized(model: ModelSpec, given: object, modules: Sequence[Module]) -> Mo
 
 
 def _mtp_modules(config: Config) -> int:
-    """Layers for multi-token prediction."""
+    """Number of layers for multi-token prediction."""
     keys = "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
     return next((found for key in keys if (found := whole(config, key, 0))), 0)
 
 
 def _notes(config: Config, outer: Config, kept: Sequence[KvLayers]) -> list[str]:
-    """Surprising facts behind this model's numbers."""
+    """Notes on surprising facts behind this model's numbers."""
     notes = []
     drafts = _mtp_modules(config)
     if drafts:
@@ -214,7 +214,7 @@ def _notes(config: Config, outer: Config, kept: Sequence[KvLayers]) -> list[str]
 
 
 def _kv_heads(config: Config, heads: int) -> int:
-    """Falcon-7B states 71 KV heads and multi_query; it caches one. ChatGLM states its groups."""
+    """Falcon-7B has 71 KV heads and multi_query in its config, but caches one. ChatGLM states its groups."""
     if config.get("multi_query") is True and not config.get("new_decoder_architecture"):
         return 1
     return find(config, "kv_heads") or heads
@@ -232,7 +232,7 @@ def _dtype_bytes(config: Config, outer: Config) -> int:
 
 
 def _text_part(config: Config) -> Config:
-    """The language model of a multimodal config, found under `text_config`."""
+    """The language model of a multimodal config, under `text_config`."""
     for key in ("text_config", "llm_config", "language_config"):
         text = config.get(key)
         if isinstance(text, dict):
@@ -247,7 +247,7 @@ def _name(config: Config, folder: str) -> str:
 
 
 def _exact(hidden: int, heads: int) -> int:
-    """The head size if the config leaves it out."""
+    """The head size if the config leaves it out; KvsimError if it is not a whole number."""
     if hidden % heads:
         raise KvsimError(f"head_dim is missing and hidden_size {hidden} is no multiple of the {heads} heads")
     return hidden // heads

@@ -34,12 +34,12 @@ from kvsim.sim.models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class KvGroups:
-    """How a model's layers are grouped.
+    """The groups of a model's layers.
 
     Attributes
     ----------
     layers_per_group : int
-        Layers whose keys and values a block holds.
+        Layers whose keys and values one block holds.
     full_groups, window_groups : int
         Groups that keep every token, and groups that keep a window.
     window : int or None
@@ -53,15 +53,15 @@ class KvGroups:
 
     @property
     def count(self) -> int:
-        """Number of groups: also the blocks that the first token of a request takes."""
+        """Number of groups, which is also the number of blocks for the first token of a request."""
         return self.full_groups + self.window_groups
 
 
 def kv_groups(model: ModelSpec, disable_hybrid_kv_cache_manager: bool = False) -> KvGroups:
     """The groups that vLLM 0.11.0 forms from a model's layers.
 
-    Without the hybrid manager, a model with both kinds keeps every token in every layer; one with only
-    windowed layers still frees behind the window, as in vLLM.
+    Without the hybrid manager, a model with both kinds keeps every token in every layer, and a model with
+    only windowed layers still frees behind the window, as in vLLM.
     """
     windowed, full = model.window_layers, model.caching_layers - model.window_layers
     if not windowed or (full and disable_hybrid_kv_cache_manager):

@@ -1,4 +1,4 @@
-"""What each layer of a model caches of a sequence: the basis of every question about KV memory.
+"""What each layer of a model caches of a sequence.
 
     kind                      caches, for a sequence of t tokens                 families
     full_attention            key and value of all t                             most
@@ -23,7 +23,7 @@ KINDS = (
     *("mla_attention", "cross_attention", "mamba"),
 )
 EVERY_TOKEN = ("full_attention", "mla_attention")
-"""Kinds that keep all tokens of a sequence."""
+"""Kinds of layers that keep all tokens of a sequence."""
 STATES = ("mamba1", "mamba2", "gdn", "linear", "conv")
 
 
@@ -92,7 +92,7 @@ class RecurrentState:
     def scan_bytes_per_token(self, tensor_parallel_size: int = 1, dtype_bytes: int = 2) -> float:
         """Bytes that one layer moves per prompt token: the state of each chunk is written and read.
 
-        A token-by-token scan keeps it in registers.
+        A token-by-token scan keeps the state in registers.
         """
         if self.chunk_tokens <= 1:
             return 0.0
@@ -100,7 +100,7 @@ class RecurrentState:
         return 2 * heads * values * (self.dtype_bytes or dtype_bytes) / self.chunk_tokens
 
     def refusal(self, tensor_parallel_size: int) -> str | None:
-        """Why this many GPUs cannot share the state, or None."""
+        """Why this many GPUs cannot share the state; None if they can."""
         tp = tensor_parallel_size
         if self.kind == "mamba2" and self.groups % tp and self.groups != 1:
             return (
@@ -154,13 +154,13 @@ class KvLayers:
                 raise KvsimError(f"{field} and kind {kind} need each other, got {self.kind}")
 
     def numbers_per_token(self, tensor_parallel_size: int = 1) -> int:
-        """Numbers cached per token in one layer on each GPU; recurrent layers: 0."""
+        """Numbers cached per token in one layer on each GPU; 0 for recurrent layers."""
         split = 1 if self.kind == "mla_attention" else tensor_parallel_size
         return kv_heads_per_gpu(self.kv_heads, split) * (self.head_dim + self.value_dim)
 
 
 def kv_heads_per_gpu(kv_heads: int, tensor_parallel_size: int) -> int:
-    """KV heads on each GPU: split evenly, or one each if there are more GPUs than heads."""
+    """KV heads on each GPU: split evenly, or one on each if there are more GPUs than heads."""
     return max(1, kv_heads // tensor_parallel_size) if kv_heads else 0
 
 

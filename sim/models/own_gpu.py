@@ -10,8 +10,8 @@
     network_gb_per_s = 50        per GPU, in one direction: 50 for 400 Gb/s
     peer_access = true           whether GPUs without links reach each other over PCIe, or through the host
 
-TOML or JSON, told apart by content, as is a calibrated profile, which is also JSON. The share of the two
-peaks that kernels reach may be stated; the default is that of all GPUs (GpuSpec).
+The file is TOML or JSON, recognized by its content; a calibrated profile is also JSON. The shares of the two
+peaks that kernels reach may be given; the defaults are those of all GPUs (GpuSpec).
 """
 
 import tomllib
@@ -26,7 +26,7 @@ GIB = 2**30
 
 PEAKS = ("bf16_tflops", "fp16_tflops")
 MEMORY = ("memory_gib", "memory_mib")
-"""A GPU states exactly one of each."""
+"""A GPU must have exactly one key of each group."""
 
 FIELDS: dict[str, tuple[float, float, str]] = {
     "memory_gib": (1, 4096, "GiB"),
@@ -43,13 +43,13 @@ FIELDS: dict[str, tuple[float, float, str]] = {
     "kernel_overhead_us": (0.01, 1000, "us"),
     "attention_latency_us": (0.01, 1000, "us"),
 }
-"""Name of each number -> its least and greatest value, to catch unit slips, and its unit."""
+"""Number -> its least and greatest value, to catch wrong units, and its unit."""
 
 NEEDED = ("bandwidth_gb_per_s", "pcie_gb_per_s")
 TEXTS = ("name", "source")
 FLAGS = ("peer_access",)
 PROFILE_KEYS = frozenset(("kind", "format", "parts"))
-"""Keys that a calibrated profile has and a GPU in numbers does not."""
+"""Keys that a calibrated profile has and a GPU file does not."""
 
 
 def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:

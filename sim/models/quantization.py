@@ -1,4 +1,4 @@
-"""A model with weights other than those published: `--quantization`, by the names that vLLM knows.
+"""Models with other weights than published: `--quantization`, by vLLM's names.
 
     fp8     8 bits, products in 8 bits if the GPU can
     awq     4 bits, and a scale and a zero point per 128 weights; products in 16 bits
@@ -20,7 +20,7 @@ BITS = {"fp8": 8.0, "awq": 4.15625, "gptq": 4.15625, "mxfp4": 4.25, "nvfp4": 4.5
 
 
 def quantized(model: ModelSpec, name: str | None) -> ModelSpec:
-    """The model with these weights; unchanged if no name is given."""
+    """The model with these weights; unchanged without a name."""
     if name is None or name == model.quantization:
         return model
     if name == "none":

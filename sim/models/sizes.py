@@ -11,7 +11,7 @@ SIZE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*")
 
 
 def size_bytes(text: str, option: str = "kv_offloading_size") -> int:
-    """`100GiB`, `2TiB`, `100GB`; a bare number counts GiB, as in vLLM's flag; 0: no tier."""
+    """Parse `100GiB`, `2TiB`, `100GB`; a bare number counts GiB, as in vLLM's flag. 0: no tier."""
     found = SIZE.fullmatch(text.lower())
     if found is None or found[2] not in UNITS:
         raise KvsimError(f"{option} must be a size such as 100GiB, or 0, got {text!r}")

@@ -1,9 +1,9 @@
-"""A model and a GPU as the simulator sees them: two frozen records.
+"""Two frozen records, of a model and of a GPU.
 
     ModelSpec     geometry of a transformer           (built in: models.toml; or any Hugging Face config.json)
     GpuSpec       memory and speeds of one GPU        (built in: gpus.toml; or a user's own file)
 
-Each record is checked when it is built, so its users need not check again.
+Each record is checked when it is built.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ KV_CACHE_DTYPES: dict[str, int | None] = {
 }
 """Values of `kv_cache_dtype` -> bytes per cached number; auto leaves it to the model."""
 MOST_EXPERTS = 1 << 20
-"""Per layer; the largest published mixture has a million (arXiv:2407.04153)."""
+"""Limit on experts per layer; the largest published mixture has a million (arXiv:2407.04153)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class ModelSpec:
     Attributes
     ----------
     name, source : str
-        What the user calls it, and where the numbers come from.
+        The user's name for it, and the origin of the numbers.
     layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, vocab_size : int
         As in a Hugging Face config; `kv_heads` is below `heads` for grouped-query attention.
     parameters : int
         All parameters, including embeddings and all experts.
     active_parameters : int or None
-        Parameters that one token passes through (mixture of experts); None means all.
+        Parameters used by one token (mixture of experts); None: all.
     tie_word_embeddings : bool
         Whether the output matrix is the input embedding, held once.
     max_model_len : int
@@ -59,31 +59,31 @@ class ModelSpec:
         all heads, and how many of them carry the position. `head_dim` is then the mean of the key's
         non-positional part and the value's size. None: keys and values of each KV head.
     window : int or None
-        Sliding window: the tokens that a windowed layer sees, including the newest.
+        Tokens that a layer with a sliding window sees, including the newest.
     window_layers : int
-        How many of the layers are windowed.
+        Number of windowed layers.
     quantization : str or None
-        How the weights are quantized, by the name engines use (fp8, awq, mxfp4, ...).
+        Quantization of the weights, by the engines' names (fp8, awq, mxfp4, ...).
     weight_bits : float or None
         Bits per quantized weight, including its share of scales and zero points.
     quantized_parameters : int
         Parameters stored in `weight_bits`; all others have `dtype_bytes`.
     experts, experts_per_token, expert_parameters : int
-        Routed experts per layer, how many of them a token passes through, and the parameters of all
-        routed experts in all layers; 0 without a mixture of experts.
+        Routed experts per layer, those used by one token, and the parameters of all routed experts in all
+        layers; 0 without a mixture of experts.
     mtp_modules : int
         Modules of multi-token prediction, which can draft; not counted in layers and parameters.
     norms_over_heads : bool
         Whether queries and keys are normed over all heads together, on whichever GPUs (MiniMax-M2): GPUs
         that share the heads then sum their squares in every layer.
     router_bits : int
-        Precision in which experts are scored: 16, or 32 (MiniMax-M2, GLM-4.5).
+        Precision of the experts' scores: 16, or 32 (MiniMax-M2, GLM-4.5).
     sinks : bool
         Whether attention has sinks, a learned share of the softmax (gpt-oss), which not all kernels have.
     kv_layers : tuple of KvLayers
-        What each layer caches, if layers differ; empty: as the fields above say.
+        What each layer caches, if layers differ; empty: given by the fields above.
     notes : tuple of str
-        What users of the numbers should know about this model; printed with every result.
+        Notes on this model, printed with every result.
     hub_name : str or None
         The Hugging Face hub name by which a built-in model was requested; shown in results.
     """
@@ -201,12 +201,12 @@ class ModelSpec:
 
     @property
     def latent_values(self) -> int:
-        """Numbers of MLA's latent that form the value: all but the position's; 0 without MLA."""
+        """Numbers of MLA's latent that form the value, i.e. without the position; 0 without MLA."""
         return (self.kv_latent_dim or 0) - (self.kv_rope_dim or 0)
 
     @property
     def uniform_kv_layers(self) -> tuple[KvLayers, ...]:
-        """What the layers cache if all do the same; empty if it is unknown which are the `window_layers`."""
+        """The layers if all are alike; empty if it is unknown which ones are the `window_layers`."""
         if self.window_layers and self.window_layers < self.layers:
             return ()
         numbers = tuple(range(self.layers))
@@ -225,7 +225,7 @@ class ModelSpec:
 
     @property
     def caching_layers(self) -> int:
-        """Layers that cache something for every token; all, unless some are recurrent or share."""
+        """Number of layers that cache every token: all, unless some are recurrent or share a cache."""
         if not self.kv_layers:
             return self.layers
         return sum(len(each.layers) for each in self.kv_layers if each.kind != "mamba")
@@ -236,7 +236,7 @@ class ModelSpec:
         return self.kv_bytes_per_token_per_gpu(1)
 
     def kv_bytes_per_token_per_gpu(self, tensor_parallel_size: int) -> int:
-        """Bytes of one token on each GPU: kv_heads / tp heads, at least one (then GPUs hold copies).
+        """Bytes of one token on each GPU: kv_heads / tp heads, at least one (GPUs then hold copies).
 
         MLA's latent belongs to all heads: every GPU holds a copy.
         """
@@ -280,7 +280,7 @@ class ModelSpec:
 
     @property
     def prefill_pair_flops(self) -> int:
-        """Operations per (query, key) pair in a prompt, over all layers and heads: score and value."""
+        """Operations per (query, key) pair of a prompt, over all layers and heads: score and value."""
         return 2 * self.attention_layers * self.heads * (2 * self.head_dim + (self.kv_rope_dim or 0))
 
     @property
@@ -300,7 +300,7 @@ class ModelSpec:
 
     @property
     def expert_bytes(self) -> float:
-        """Bytes of the routed experts, which are the first weights to be quantized."""
+        """Bytes of the routed experts, which are quantized first."""
         return self.expert_parameters * (self.weight_bits or 8 * self.dtype_bytes) / 8
 
     @property
@@ -320,17 +320,17 @@ class ModelSpec:
 
 
 HOPPER_OR_LATER = ("h100", "h200", "h20", "h800", "gh200", "b100", "b200", "b300", "gb200", "gb300")
-"""Prefixes of the names of GPUs with such kernels."""
+"""Prefixes of the names of GPUs with these kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
-    """One GPU: capacity, datasheet speeds and the share of them that kernels reach.
+    """One GPU: capacity, datasheet speeds, and the shares of them that kernels reach.
 
     Attributes
     ----------
     memory_bytes : int
-        What vendors sell as "40 GB" and nvidia-smi shows as about 40 GiB: counted as GiB (2**30).
+        Sold as "40 GB" and shown by nvidia-smi as about 40 GiB: counted in GiB (2**30).
     bandwidth_bytes_per_s, flops_per_s, pcie_bytes_per_s : float
         Decimal, as in datasheets: device memory; dense 16-bit matrix products; host link, one direction.
     link_bytes_per_s : float or None
@@ -379,11 +379,11 @@ class GpuSpec:
 
     @property
     def is_hopper_or_later(self) -> bool:
-        """Whether it runs the kernels of Hopper or Blackwell."""
+        """Whether kernels for Hopper or Blackwell run on it."""
         return self.name.lower().startswith(HOPPER_OR_LATER)
 
 
 def can_split(model: ModelSpec, tensor_parallel_size: int) -> bool:
-    """Whether each GPU gets the same whole number of heads, with KV heads split evenly or replicated."""
+    """Whether each GPU gets the same number of whole heads, with KV heads split evenly or replicated."""
     tp, kv_heads = tensor_parallel_size, model.kv_heads
     return model.heads % tp == 0 and (kv_heads % tp == 0 or tp % kv_heads == 0)

@@ -1,7 +1,7 @@
 """Goals for a run: limits on its latencies (sim/record/slo.py), and what a GPU costs.
 
-Goals change nothing in a run, only what its summary reports (sim/record/attainment.py). Every field of
-`Goals` is an option of `sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md.
+Goals do not change a run, only what its summary reports (sim/record/attainment.py). Every field of `Goals` is
+an option of `sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md.
 """
 
 import tomllib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PANEL = "Goals"
 LISTED = "listed"
-"""Stands for the shipped prices."""
+"""Selects the prices that ship with kvsim."""
 SHIPPED = resources.files("kvsim.sim.models").joinpath("prices.toml")
 
 
@@ -74,12 +74,12 @@ class Goals:
 
     @property
     def prices(self) -> dict[str, float]:
-        """GPU -> price per hour; "" stands for all others."""
+        """GPU -> price per hour; "" for all other GPUs."""
         return _prices(self.gpu_price)
 
     @property
     def prices_from(self) -> str:
-        """The file that prices come from, with its date and currency, or ""."""
+        """The file of the prices, with its date and currency, or ""."""
         text = str(self.gpu_price or "")
         return _file(text)[1] if text == LISTED or text.endswith(".toml") else ""
 
@@ -109,11 +109,11 @@ class Goals:
         return self.with_host(self.price_of(server.gpu.name), host_gib(server) / server.gpus)
 
     def with_host(self, price: float | None, gib: float) -> float | None:
-        """A GPU's price per hour plus that of `gib` GiB of host memory."""
+        """A GPU's price per hour, plus the price of `gib` GiB of host memory."""
         return None if price is None else price + (self.host_price or 0.0) * gib
 
     def as_json(self) -> dict[str, str]:
-        """The goals that were given, as texts; empty if none."""
+        """The goals that were given, in JSON types; empty if none were."""
         given = {"slo": self.slo, "gpu_price": self.gpu_price, "host_price": self.host_price}
         return {name: str(value) for name, value in given.items() if value is not None}
 
@@ -136,7 +136,7 @@ def _prices(text: str | float | None) -> dict[str, float]:
 
 
 def _file(text: str) -> tuple[dict[str, float], str]:
-    """The prices of a file like prices.toml, and their origin."""
+    """The prices in a file like prices.toml, and their origin."""
     path = SHIPPED if text == LISTED else Path(text)
     with understood(f"prices {path}", "are no prices per hour by GPU"):
         content = SHIPPED.read_text("utf-8") if text == LISTED else text_of(Path(text), f"prices {text}")

@@ -1,4 +1,4 @@
-"""What is done with a run's results, and how often it is repeated, as chosen by the user.
+"""The user's choices of what to do with results, and how often to repeat a run.
 
 Every field is an option of `sim run` and `sim compare` and a row of docs/commands.md (sim/option.py).
 """
@@ -12,7 +12,7 @@ from kvsim.sim.option import check_allowed, option
 PANEL, FIGURES = "Output", "Figures"
 MOST_SEEDS = 10_000
 MAP_INSTANTS = 240
-"""Instants of the memory map if requested without a number."""
+"""Number of instants of the memory map, if none is given."""
 
 
 STYLES = ("screen", "paper", "dark")
@@ -21,7 +21,7 @@ FORMATS = ("png", "svg", "pdf")
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """How figures look, and their file formats; KvsimError for unknown ones."""
+    """Style and file formats of figures; KvsimError for unknown ones."""
 
     style: str = option(
         "How figures look.",
@@ -46,7 +46,7 @@ class Pictures:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """Each once, in the order given; empty: whatever suits the style."""
+        """Formats, each once, in the given order; empty: whatever suits the style."""
         return () if self.format is None else tuple(dict.fromkeys(self.format.split(",")))
 
 
@@ -56,7 +56,7 @@ RESULT_FORMATS = ("vllm", "aiperf", "guidellm")
 
 @dataclass(frozen=True, kw_only=True)
 class Output(Pictures):
-    """Where the results go, and what else is recorded."""
+    """Where results go, and what else is recorded."""
 
     out: Path | None = option(
         "Directory for the results.", panel=PANEL, default=None, value="DIR", shown="a new one in runs/"
@@ -142,7 +142,7 @@ class Output(Pictures):
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """Number of runs, each with other random numbers."""
+    """Number of runs, each with different random numbers."""
 
     seeds: int = option(
         "K runs with the seeds N, N + 1, ...: means and 95 % intervals.",

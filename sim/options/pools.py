@@ -2,8 +2,8 @@
 
     both:2:gpu=h100,tp=2 both:4:gpu=l40s    -->    a Deployment of two pools, six replicas
 
-A pool is ROLE:REPLICAS or ROLE:REPLICAS:SETTING=VALUE,... with option names; anything left out is as for the
-whole run. A single pool is the fleet of equal servers that it describes.
+A pool is ROLE:REPLICAS or ROLE:REPLICAS:SETTING=VALUE,... with option names; settings left out are those of
+the whole run. A single pool makes a fleet of equal servers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,12 +33,12 @@ OF_FLEET = (
     "frontend_latency",
     "frontend_load",
 )
-"""Options that a pool cannot have separately."""
+"""Options that cannot differ between pools."""
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
 class Wanted(NamedTuple):
-    """A pool as described: settings are texts, by option name."""
+    """A pool as the user describes it: settings are texts, by option name."""
 
     text: str
     role: str
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
 
 
 def pools_of(text: str) -> list[Wanted]:
-    """The pools of a text, separated by spaces; KvsimError for anything else."""
+    """Parse pools, separated by spaces; KvsimError for anything else."""
     found = [_pool(each) for each in text.split()]
     if not found:
         raise KvsimError("pool must be ROLE:REPLICAS:SETTING=VALUE,..., got nothing")
@@ -82,9 +82,9 @@ def typed(wanted: Wanted, described: type, chosen: Mapping[str, object]) -> dict
     Parameters
     ----------
     described : type
-        The dataclass whose fields are the common options.
+        Dataclass whose fields are the common options.
     chosen : mapping
-        Kind of part -> the whole run's part, whose options may be set too.
+        Kind of part -> the part of the whole run, whose options may also be set.
     """
     known = {each.name: each for each in options_of(described)}
     if wanted.settings.keys() - known:
@@ -97,7 +97,7 @@ def typed(wanted: Wanted, described: type, chosen: Mapping[str, object]) -> dict
 
 
 def fleet_of(wanted: Sequence[Wanted], servers: Sequence[Deployment], whole: Mapping[str, Any]) -> Deployment:
-    """The fleet of these pools, each made of its server; `whole`: settings of the whole fleet."""
+    """The fleet of these pools with their servers; `whole`: settings of the whole fleet."""
     check_roles([each.role for each in wanted])
     fleet = replace(servers[0].fleet, replicas=sum(each.replicas for each in wanted), **whole)
     pools = tuple(
@@ -118,7 +118,7 @@ def _value(named: Named, text: str) -> object:
 
 
 def _names(wanted: Sequence[Wanted], servers: Sequence[Deployment]) -> Iterator[str]:
-    """Each pool's name: its GPUs and other settings; plus its role or place if two are equal."""
+    """The name of each pool: its GPUs and other settings, plus role or place if two are equal."""
     names = [" ".join(_words(*each)) for each in zip(wanted, servers, strict=True)]
     for place, (name, each) in enumerate(zip(names, wanted, strict=True)):
         roles = [other.role for its, other in zip(names, wanted, strict=True) if its == name]

@@ -1,10 +1,10 @@
-"""The server of a run as users describe it: names and numbers, everything else left to defaults.
+"""The user's description of a server: names and numbers; everything else has defaults.
 
     Scenario(model="llama-3.1-8b", gpu="h100", max_num_seqs=64).deployed() -> a Deployment
 
 None means the default of the engine, the release, the model or the GPU. Every field is an option of
 `sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md (sim/option.py). Most are declared
-once, beside the records that they go into (sim/deployment/).
+beside the records that take them (sim/deployment/).
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from kvsim.sim.option import check_allowed, option
 
 FLEET = "Fleet"
 NONE = "none"
-"""No scaling, or no migration: the baseline of a sweep."""
+"""No scaling or no migration: the baseline of a sweep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Scenario(ServerChoices, EngineChoices):
         doc="with `--scale`: rate at which a starting replica reads its weights",
     )
     options: Mapping[str, object] = field(default_factory=dict)
-    """Options of only one scheduler, allocator, cost or router, by name (sim/parts.py)"""
+    """options of a single scheduler, allocator, cost or router, by name (sim/parts.py)"""
 
     def __post_init__(self) -> None:
         check_allowed(self)
@@ -150,7 +150,7 @@ class Scenario(ServerChoices, EngineChoices):
             check_reserve(self.reserve)
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Scenario":
-        """A copy with these settings; a name that is no field is an option of a part."""
+        """A copy with these settings; names that are not fields are options of parts."""
         common = {each.name for each in fields(self)}
         found = {name: value for name, value in settings.items() if name in common}
         own = {name: value for name, value in settings.items() if name not in common}
@@ -224,7 +224,7 @@ class Scenario(ServerChoices, EngineChoices):
 
     @property
     def _of_fleet(self) -> dict[str, Any]:
-        """The settings of a fleet besides its replicas and router; "none" is a sweep's baseline."""
+        """The settings of a fleet, besides replicas and router; "none" is a sweep's baseline."""
         scale, migrate = ("" if text in {None, NONE} else text for text in (self.scale, self.migrate))
         starts = type(self) if self.scale == NONE else self
         return {

@@ -1,4 +1,4 @@
-"""How a sweep is carried out, as chosen by the user.
+"""The user's choices for sweeps.
 
 Fields are options of `sim sweep` and `sim capacity`, and rows of docs/commands.md (option.py).
 """
@@ -14,12 +14,12 @@ PANEL = "Sweep"
 SEARCH = "Search"
 
 RUN_FAILED, UNMET = 1, 3
-"""Exit codes of a sweep: one of its runs failed; no system meets the SLO, if this is to be reported."""
+"""Exit codes of a sweep: a run failed; no system meets the SLO (if that is to be an error)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where the runs are computed."""
+    """Where runs are computed."""
 
     jobs: int | None = option(
         "Parallel processes.", panel=PANEL, default=None, value="N", shown="one per core"
@@ -48,7 +48,7 @@ class Where:
 
 @dataclass(frozen=True, kw_only=True)
 class Swept(Pictures):
-    """Which runs a sweep has besides its lists, and what is done with them."""
+    """Additional runs of a sweep, and what to do with all of them."""
 
     seeds: int = option(
         "K runs of each point, with the seeds N, N + 1, ...",
@@ -94,7 +94,7 @@ class Swept(Pictures):
 
 @dataclass(frozen=True, kw_only=True)
 class Sought(Swept):
-    """What a capacity search looks for, in addition to a sweep's options."""
+    """The goal of a capacity search; a sweep's options apply too."""
 
     seeds: int = option(
         "K searches per system, for the interval.",
@@ -169,5 +169,5 @@ class Sought(Swept):
 
     @property
     def rate_to_carry(self) -> float | None:
-        """Requests per second that the fleet must carry, if a rate is given."""
+        """Requests per second that the fleet must serve; None if no rate is given."""
         return None if self.for_rate is None else self.for_rate * (1 + self.margin_share)

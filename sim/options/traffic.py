@@ -1,8 +1,8 @@
-"""The traffic of a run as users describe it: which requests, how many, and when they arrive.
+"""The user's description of traffic: which requests, how many, and when they arrive.
 
-None means what the trace says, or its usual value. `kvsim.workloads.source.opened` reads the trace and draws
-the requests. Every field is an option of `sim run`, a keyword of `kvsim.simulate` and a row of
-docs/commands.md (sim/option.py).
+None means the trace's own or its usual value. `kvsim.workloads.source.opened` reads the trace and draws the
+requests. Every field is an option of `sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md
+(sim/option.py).
 """
 
 from collections.abc import Mapping
@@ -215,7 +215,7 @@ class Traffic:
             if kind in (str, bool) and not isinstance(value, kind):
                 raise KvsimError(f"{name} must be {kind.__name__}, got {value!r:.60}")
             try:
-                given[name] = kind(value)  # also of "inf"
+                given[name] = kind(value)  # also for "inf"
             except (TypeError, ValueError, OverflowError) as error:
                 raise KvsimError(f"{name} must be {kind.__name__}, got {value!r:.60}") from error
         return cls(**given)
@@ -226,7 +226,7 @@ class Traffic:
         Parameters
         ----------
         named : mapping
-            Values meant by options that are None.
+            The actual values of options that are None.
         """
         found = {
             each.name: named.get(each.name) if value is None else value

@@ -1,11 +1,11 @@
-"""The interface of a predictor: say how many tokens an answer will have. Policies order by it.
+"""The interface of predictors of answer lengths, by which policies order requests.
 
 class Mine(Predictor):
     def tokens(self, request, generated):
         return 2 * request.prompt_tokens
 
-kvsim's predictors see the true length and err as their argument says: how a real one gets its prediction is
-not modelled. Errors depend only on a request's number and sample, so that all policies are told the same.
+kvsim's predictors see the true length and err as their argument says; how a real predictor works is not
+modelled. Errors depend only on a request's number and sample, so all policies get the same predictions.
 `--predictor NAME[:ARGUMENT]`, or `package.module:Class`.
 """
 
@@ -46,9 +46,9 @@ class Predictor:
     """
 
     form: ClassVar[str] = ""
-    """The form of its argument; "": it takes none."""
+    """Form of its argument; "": it takes none."""
     moves: ClassVar[bool] = False
-    """Whether its prediction changes as an answer grows."""
+    """Whether predictions change as an answer grows."""
 
     def __init__(self, argument: str, longest: int) -> None:
         self.longest = longest
@@ -57,10 +57,10 @@ class Predictor:
 
     @abstractmethod
     def tokens(self, request: Request, generated: int) -> int:
-        """Predicted answer length of a request that has `generated` tokens so far; at least 1."""
+        """Predicted length of the answer to a request that has `generated` tokens so far; at least 1."""
 
     def finished(self, request: Request) -> None:
-        """An answer has ended: the predictor may learn from it."""
+        """An answer is complete: the predictor may learn from it."""
 
     def numbers(self, argument: str, *limits: tuple[float, float]) -> list[float]:
         """The numbers of an argument, `0.5` or `10:0.9`, each within its limits."""
@@ -78,7 +78,7 @@ class Predictor:
 
 
 def noise_of(request: Request) -> Random:
-    """The random errors for a request."""
+    """The source of random errors for a request."""
     return Random(request.index * 65_537 + request.sample)
 
 

@@ -1,7 +1,7 @@
-"""Buckets: `buckets:N:P` names one of N equal buckets, the right one with probability P, else a neighbour.
+"""Buckets: `buckets:N:P` predicts one of N equal buckets, the right one with probability P, else a neighbour.
 
-The upper end of the bucket counts. S3 (Jin et al., NeurIPS '23) has 10, right for 98.61 % of Alpaca's
-answers, 77.13 % of Natural Questions', 65.6 % of the Pile's.
+The prediction is the upper end of the bucket. S3 (Jin et al., NeurIPS '23) has 10, right for 98.61 % of
+Alpaca's answers, 77.13 % of Natural Questions', 65.6 % of the Pile's.
 """
 
 from kvsim.sim.deployment.prediction import Predictor as Said
@@ -10,7 +10,7 @@ from kvsim.sim.serving.request import Request
 
 
 class Buckets(Predictor):
-    """Predicts the maximum length of an answer, by classes."""
+    """Predicts the upper end of an answer's bucket."""
 
     form = "buckets:N:P"
 

@@ -5,7 +5,7 @@ from kvsim.sim.serving.request import Request
 
 
 class Constant(Predictor):
-    """Always predicts one number."""
+    """Always predicts the same number."""
 
     form = "constant:N"
 

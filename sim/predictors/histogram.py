@@ -1,8 +1,8 @@
-"""Histogram: the mean length of those of the last 1,000 answers that were longer than this one is by now.
+"""Histogram: the mean length of the last 1,000 answers that were longer than this one is so far.
 
-Before any answer is known, and for one that is longer than all of them, the longest is predicted. So all
-requests that wait for their first token get the same prediction, and differ once they run: the mean residual
-life, from which Gittins' index and Past-Future's admission start.
+Before any answer is known, and for answers longer than all of these, the longest possible length is
+predicted. So all requests that wait for their first token get the same prediction, and differ once they run:
+this is the mean residual life, on which Gittins' index and Past-Future's admission are based.
 """
 
 from bisect import bisect_right, insort
@@ -13,11 +13,11 @@ from kvsim.sim.predictors.base import Predictor
 from kvsim.sim.serving.request import Request
 
 PAST = 1000
-"""Answers that are remembered."""
+"""Number of answers remembered."""
 
 
 class Histogram(Predictor):
-    """Learns from answers that have ended."""
+    """Learns from complete answers."""
 
     moves = True
 

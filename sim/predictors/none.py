@@ -1,4 +1,4 @@
-"""None: nothing is known, so all answers are alike, and order of arrival decides."""
+"""None: all predictions are equal, so the order of arrival decides."""
 
 from kvsim.sim.predictors.base import Predictor
 from kvsim.sim.serving.request import Request

@@ -1,8 +1,8 @@
 """Ranks: `ranks:T` orders answers by length with a Kendall tau of T, as a learned ranking does.
 
-The prediction is the length times a lognormal error, wide enough that pairs of requests are in the right
-order as often as T says. Two normal numbers of correlation r have a tau of 2/pi asin(r); for lengths whose
-logarithm has a standard deviation of 1, nearly as in chats, the error's is sqrt(1/r^2 - 1).
+The prediction is the length times a lognormal error, whose width gives a Kendall tau of T. Two normal numbers
+of correlation r have a tau of 2/pi asin(r); for lengths whose logarithm has a standard deviation of 1, nearly
+as in chats, the error's is sqrt(1/r^2 - 1).
 """
 
 from math import exp, pi, sin, sqrt
@@ -11,11 +11,11 @@ from kvsim.sim.predictors.base import Predictor, noise_of
 from kvsim.sim.serving.request import Request
 
 SCALE = 1 << 20
-"""The prediction is a rank, so its digits count, not its unit."""
+"""Scale of predictions: only their order matters, so this adds digits."""
 
 
 class Ranks(Predictor):
-    """Predicts which answer is longer; T from 0.05 to 1."""
+    """Predicts which answers are longer; T from 0.05 to 1."""
 
     form = "ranks:T"
 

@@ -6,8 +6,8 @@
     goodput          good requests / duration
 
 as defined by `vllm bench serve --goodput` and AIPerf. A limit with a quantile is met if that quantile over
-the finished requests is within it, and no more requests were rejected than the quantile allows; a limit
-without one is met if every request is within it. Rejected requests are within none.
+the finished requests is within it, and no more requests were rejected than the quantile allows. A limit
+without a quantile is met if every request is within it. Rejected requests are never within a limit.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def attained(  # noqa: PLR0917 - the parts of a run
     duration_s: float,
     gpus: float,
 ) -> dict[str, object]:
-    """The requested sections of a summary among `slo`, `per_gpu` and `price`.
+    """The sections `slo`, `per_gpu` and `price` of a summary, if requested.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def attained(  # noqa: PLR0917 - the parts of a run
     throughput : mapping
         The section `throughput` of the summary.
     gpus : float
-        In all replicas, or the mean of those billed.
+        Number of GPUs of all replicas, or mean number of those billed.
     """
     found: dict[str, object] = {}
     if slo is not None:
@@ -62,7 +62,7 @@ def attained(  # noqa: PLR0917 - the parts of a run
 
 
 def judged(slo: Slo, table: Numbers, duration_s: float, gpus: float) -> dict[str, object]:
-    """The section `slo` of a summary, over the requests of a table."""
+    """The section `slo` of a summary, for the requests of a table."""
     done = table["status"] != "rejected"
     good = good_requests(slo, table)
     rate = float(good.sum()) / duration_s if duration_s else None
@@ -78,7 +78,7 @@ def judged(slo: Slo, table: Numbers, duration_s: float, gpus: float) -> dict[str
 
 
 def good_requests(slo: Slo, table: Numbers) -> npt.NDArray[np.bool_]:
-    """Which requests of a table finished, and are within every per-request limit."""
+    """Which requests of a table finished and are within every per-request limit."""
     good: npt.NDArray[np.bool_] = table["status"] != "rejected"
     for limit in slo.of_each:
         good = good & _within(limit, table)
@@ -86,7 +86,7 @@ def good_requests(slo: Slo, table: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def _limit(limit: Limit, table: Numbers, done: npt.NDArray[np.bool_]) -> dict[str, object]:
-    """One limit: the measured value, the share of all requests within it, and whether it is met."""
+    """One limit: the measured value, the share of all requests within it, whether it is met."""
     values = np.asarray(table[limit.column], dtype=np.float64)[done]
     within = float(_within(limit, table).mean()) if len(done) else None
     measured_s = None

@@ -21,21 +21,21 @@ from kvsim.allocators.protocols import InGroups
 from kvsim.sim.record.span import Integrals
 
 Sums = list[list[int]]
-"""A row per kind of layers: sums over time of the fields of `Held`."""
+"""For each kind of layers, sums over time of the fields of `Held`."""
 
 
 @dataclass
 class HeldOverTime:
-    """What each kind of layers held.
+    """What each kind of layers held, summed over time.
 
     Attributes
     ----------
     kinds : tuple of (str, int)
         Names, and the slots that a token takes in all layers of the kind.
     pools : tuple of (str, int)
-        Slots that only this kind may use; empty if the kinds share one pool.
+        Slots reserved for each kind; empty if the kinds share one pool.
     in_words : dict of str
-        By name of some kinds: `4 groups of 9 sliding-window layers`.
+        Name of a kind -> `4 groups of 9 sliding-window layers`, for some kinds.
     saturated, unsaturated : Sums
         While requests waited, and while none did.
     """
@@ -59,7 +59,7 @@ class HeldOverTime:
         return _added(self.saturated, self.unsaturated)
 
     def ledger(self, sums: Sums, whole: Integrals) -> dict[str, dict[str, int]]:
-        """The ledger by kind of layers; `whole` is that of all layers, over the same time.
+        """The ledger by kind of layers; `whole` is that of all layers over the same time.
 
         `free` includes `external`.
         """
@@ -84,7 +84,7 @@ class HeldOverTime:
 
 
 def together(parts: Sequence[HeldOverTime | None]) -> HeldOverTime | None:
-    """What several servers held; None if they keep their layers in different ways."""
+    """The sum over several servers; None if they keep their layers in different ways."""
     first = parts[0]
     if first is None or any(part is None or _layers(part) != _layers(first) for part in parts):
         return None
@@ -97,7 +97,7 @@ def together(parts: Sequence[HeldOverTime | None]) -> HeldOverTime | None:
 
 
 def rested(held: HeldOverTime, groups: InGroups | None, time_ps: int) -> HeldOverTime | None:
-    """What is cached or idle for `time_ps` in a server without requests."""
+    """What is cached or idle in a server without requests, over `time_ps`."""
     found = HeldOverTime.none(held.kinds, held.pools, held.in_words)
     if groups is not None:
         now = groups.held_by_kind(0, 0, groups.kind_counts(int, dict)())

@@ -1,4 +1,4 @@
-"""Spans counted one by one in 64-bit integers, as a compiled recorder does; Python counts in bulk.
+"""Counts spans one by one in 64-bit integers, for the compiled build; pure Python counts in bulk.
 
 The sums equal those of `Integrals.add_spans` (span.py) and `Histogram.add_spans` (histogram.py), to the last
 unit. A product of slots and picoseconds fits into 64 bits; a sum of them may not, and is kept in halves:
@@ -17,13 +17,13 @@ from kvsim.sim.record.span import HELD_BY, Integrals, Rest, Span, peak_slots
 from kvsim.sim.serving.growth import Grown
 
 COMPILED: Final = not __file__.endswith(".py")
-"""Whether this module is compiled: interpreted, it would be slower than bulk counting."""
+"""Whether this module is compiled; interpreted, it is slower than counting in bulk."""
 
 LONGEST_PS: Final = 1 << 40
 MOST_SLOTS: Final = 1 << 21
 LARGEST: Final = 1 << 61
-"""Products of a time and of slots below the first two limits are below the third; larger ones are checked
-individually. What a span holds never exceeds what it holds at its end."""
+"""A time and a number of slots below the first two limits have a product below the third; other products are
+checked one by one. A span never holds more than at its end."""
 HALF: Final = 32
 LOWER: Final = (1 << 32) - 1
 BITS: Final = 10
@@ -44,14 +44,14 @@ class Total:
         self.lower += value & LOWER
 
     def take(self) -> int:
-        """The sum so far; restarts at 0."""
+        """Return the sum so far and restart at 0."""
         upper, lower = int(self.upper), int(self.lower)
         self.upper = self.lower = 0
         return (upper << HALF) + lower
 
 
 class Sums:
-    """The sums of `Integrals`, over some spans."""
+    """The sums of `Integrals` over some spans."""
 
     def __init__(self) -> None:
         self.time_ps, self.token, self.used = Total(), Total(), Total()
@@ -60,7 +60,7 @@ class Sums:
         self.shared, self.held = Total(), Total()
 
     def add_rest(self, rest: Rest, total_ps: i64) -> None:
-        """Add what most allocators never have."""
+        """Add the kinds of slots that most allocators never have."""
         external: i64 = rest[0]
         cached: i64 = rest[1]
         idle: i64 = rest[2]
@@ -106,7 +106,7 @@ class Counting:
     spans : int
         Spans counted since the sums were last handed over.
     tokens : int
-        Tokens that followed another one, since the start.
+        Tokens since the start that are not the first of their answer.
     max_running, peak_slots : int
         The most requests running in any span, and the most slots that held a token.
     """
@@ -127,7 +127,7 @@ class Counting:
         self._shift: i64 = 0
 
     def add(self, span: Span) -> bool:
-        """Count a span; False: it is left to bulk counting."""
+        """Count a span; False if it is left to bulk counting."""
         ends, start, grown = span
         held_by, rest = start[HELD_BY], start[6]
         if ends[-1] >= LARGEST or (grown is not None and not _is_small(grown)):
@@ -175,7 +175,7 @@ class Counting:
         return True
 
     def late(self, gap_ps: int, count: int) -> bool:
-        """Count `count` equal gaps; False: they are left to bulk counting."""
+        """Count `count` equal gaps; False if they are left to bulk counting."""
         if gap_ps >= LARGEST or count >= MOST_SLOTS:
             return False
         gap: i64 = gap_ps
@@ -210,9 +210,9 @@ class Counting:
         self.spans = self._count = self._longest_ps = 0
 
     def _add_gaps(self, ends: list[int], weight: i64, total: i64) -> i64:
-        """Bin the steps of a span, `weight` times each; returns the sum of the times after each step.
+        """Bin the steps of a span, with this `weight`; returns the sum of the times after each step.
 
-        Steps get slightly longer from one to the next: many in a row fall into one bin.
+        Steps get longer only slightly, so many in a row fall into one bin.
         """
         shift, longest = self._shift, self._longest_ps
         before: i64 = 0

@@ -1,4 +1,4 @@
-"""What happens to each request, and why: recorded on demand, for reports that explain.
+"""What happens to each request, and why: recorded on request, for reports that explain a run.
 
     admit      it enters the memory: `tokens` in total, of which `cached` were in the prefix cache
     refuse     it heads the queue and is not admitted, for this `reason`, recorded when it changes:
@@ -36,8 +36,8 @@
 Decisions have their step's start time; `decode`, `finish` and the forks after a prompt have its end time.
 A `reject` at an arrival, a `send` and a `lost` have that moment's time, and the first step that starts then
 or later.
-If replicas may die, `resent` is how often the request had been sent again by then.
-Nothing here changes a run: its results are the same integers with and without events.
+If replicas may die, `resent` is how often the request had been sent again by then. Events do not change a
+run: its results are the same integers without them.
 """
 
 from array import array
@@ -61,13 +61,13 @@ RESERVATION = "reservation"
 TIER = "tier"
 NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 AT_ONCE = 4096
-"""Numbers that are moved into an array in one go."""
+"""Numbers moved into an array at a time."""
 NONE = int(np.iinfo(np.int64).min)
-"""In a column: no such number."""
+"""Stands for a missing number in a column."""
 
 
 class Texts(NamedTuple):
-    """A column of texts, few of them distinct: row i is `texts[codes[i]]`."""
+    """A column of texts with few distinct values: row i is `texts[codes[i]]`."""
 
     codes: Int64Column
     texts: list[str]
@@ -85,7 +85,7 @@ class Texts(NamedTuple):
         return cls(np.concatenate(codes), list(code))
 
     def in_order(self, order: Int64Column) -> "Texts":
-        """The rows in another order, with the texts in the order of first appearance."""
+        """The rows in another order; texts are numbered by first appearance."""
         codes = self.codes[order]
         used, first = np.unique(codes, return_index=True)
         used = used[np.argsort(first)]
@@ -121,7 +121,7 @@ class Refusal(NamedTuple):
 
 
 class Displacer(NamedTuple):
-    """A waiting request that a policy puts before running ones, and why."""
+    """A waiting request that a policy prefers to running ones, and why."""
 
     request: Request
     reason: str
@@ -133,12 +133,12 @@ class Events:
     Parameters
     ----------
     log : RequestLog, optional
-        Says how often each request was sent again, if replicas may die.
+        Knows how often each request was sent again, if replicas may die.
 
     Attributes
     ----------
     changed : bool
-        Whether the last step changed anything, or a request finished since.
+        Whether the last step changed anything, or a request has finished since.
     """
 
     def __init__(self, log: RequestLog | None = None) -> None:
@@ -167,8 +167,8 @@ class Events:
     ) -> None:
         """The head of the queue was not admitted; recorded once, until the head or the reason changes.
 
-        The reason is checked only when something `happened`, not while sequences just decode on, so it
-        is the same whether steps are taken one by one or in bulk.
+        The reason is checked only when something `happened`, not while sequences merely decode, so it does
+        not depend on whether steps are taken one by one or in bulk.
         """
         refusal = (request.index, request.sample, reason)
         if refusal != self._last_refusal and (
@@ -179,7 +179,7 @@ class Events:
             self._add("refuse", request, now_ps, step, reason, need=need, free=free, largest=largest)
 
     def decodes(self, request: Request, now_ps: int, step: int) -> None:
-        """A prompt, or a recomputation, is fully computed."""
+        """A prompt, or a recomputation, is complete."""
         self._add("decode", request, now_ps, step, tokens=request.computed)
 
     def left(  # noqa: PLR0917 - the columns
@@ -191,9 +191,9 @@ class Events:
         by: Request | None,
         displacer: Displacer | None = None,
     ) -> None:
-        """A request was preempted, set aside or swapped out, with what it holds now.
+        """A request was preempted, set aside or swapped out; records what it holds now.
 
-        It made room for `by`; if there is none, it gave way to the `displacer`.
+        It made room for `by`, or else gave way to the `displacer`.
         """
         reason = ""
         if by is None and displacer is not None:
@@ -236,12 +236,12 @@ class Events:
         self._add("swap_in", request, now_ps, step, tokens=request.computed)
 
     def resumed(self, request: Request, now_ps: int, step: int) -> None:
-        """A request that was set aside decodes on."""
+        """A request that was set aside decodes again."""
         self._last_refusal = None
         self._add("resume", request, now_ps, step, tokens=request.computed)
 
     def forked(self, child: Request, now_ps: int, step: int) -> None:
-        """A sequence shares everything of another one of its request."""
+        """A sequence shares everything that another one of its request holds."""
         self._add("fork", child, now_ps, step, tokens=child.computed)
 
     def copied(self, request: Request, now_ps: int, step: int, slots: int) -> None:
@@ -255,7 +255,7 @@ class Events:
         self._add("hand_over", request, now_ps, step, tokens=request.computed)
 
     def moved(self, event: str, request: Request, now_ps: int, step: int) -> None:
-        """A request leaves for another server, or comes from one."""
+        """A request leaves for another server, or arrives from one."""
         self.changed = True
         self._add(event, request, now_ps, step, tokens=request.computed)
 
@@ -278,7 +278,7 @@ class Events:
         self._add("send", Request(row, 0, 1), now_ps, step)
 
     def table(self) -> tuple[dict[str, Int64Column], dict[str, Texts]]:
-        """The columns so far in order of time, numbers and texts; NONE if a number does not apply."""
+        """The columns so far in order of time, as numbers and texts; NONE where a number does not apply."""
         self._keep()
         rows = np.array(self._numbers, dtype=np.int64).reshape(-1, len(self._columns))
         order = np.argsort(rows[:, 0], kind="stable")
@@ -287,7 +287,7 @@ class Events:
         return numbers, {name: column.in_order(order) for name, column in texts.items()}
 
     def _keep(self) -> None:
-        """Move the latest rows into the array in bulk: each number takes less memory there."""
+        """Move the latest rows into the array at once, where each number takes less memory."""
         self._numbers.frombytes(pack(f"{len(self._latest)}q", *self._latest))
         self._latest.clear()
 

@@ -1,9 +1,9 @@
 """The results of a fleet: its replicas combined, and each one separately.
 
-Integrals of the replicas are added, including the time after a replica's last request, but not that for which
-it is dead or switched off. So means over time are those of one replica; times the number of replicas, or the
-mean number where they come and go, they are those of the fleet. Counts are added, peaks are the largest. If
-capacities differ, their mean is used; `beyond` corrects for the difference over time.
+Integrals of the replicas are added, including the time after a replica's last request, but not time for which
+it is dead or switched off. So means over time are those of one replica; multiply by the (mean) number of
+replicas for the fleet. Counts are added, and peaks are maxima. If capacities differ, their mean is used;
+`beyond` corrects for the difference over time.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ LARGEST = ("end_ps", "max_running", "peak_used_tokens")
 
 
 def in_turn(results: Sequence[Result]) -> Result:
-    """A replica that died and came back: its lives, joined into one in sequence."""
+    """A replica that died and came back: joins the results of its lives in sequence."""
     if len(results) == 1:
         return results[0]
     steps = [result.steps for result in results if result.steps is not None]
@@ -46,7 +46,7 @@ def in_turn(results: Sequence[Result]) -> Result:
         steps=_behind(steps) if steps else None,
         saturated=_sum([result.saturated for result in results]),
         unsaturated=_sum([result.unsaturated for result in results]),
-        step_count=max(result.step_count for result in results),  # each life continues counting
+        step_count=max(result.step_count for result in results),  # each life continues the count
     )
 
 
@@ -68,7 +68,7 @@ def together(
     servers: Sequence[Server],
     absences: Absences,
 ) -> Result:
-    """The replicas combined; the timeline and the step log get an extra column, `replica`."""
+    """Combine replicas; the timeline and the step log get an extra column, `replica`."""
     end_ps = max(result.end_ps for result in results)
     capacity = sum(result.capacity_slots for result in results) // len(results)
     saturated = [replace(result.saturated) for result in results]
@@ -77,7 +77,7 @@ def together(
     for place, (result, server, sums) in enumerate(zip(results, servers, unsaturated, strict=True)):
         idle_ps = max(end_ps - result.recorded_ps, 0)
         sums.time_ps += idle_ps - absences.ps(place, end_ps)
-        external, cached, idle, shared, _ = server.rest()  # what a dead server held is gone
+        external, cached, idle, shared, _ = server.rest()  # a dead server holds nothing any more
         sums.add_rest(idle_ps, (external, cached, idle, shared, 0))
         idling.append(
             None
@@ -101,14 +101,14 @@ def together(
 
 
 def without(result: Result, absences: Absences, place: int) -> Result:
-    """The same without the time for which it was not there: nothing was held, and nobody waited."""
+    """The result without time for which the replica was absent: nothing was held, and nobody waited."""
     sums, away_ps = result.unsaturated, absences.ps(place, result.recorded_ps)
     found = replace(result, unsaturated=replace(sums, time_ps=sums.time_ps - away_ps))
     return _with_room(found, absences, place, result.end_ps)
 
 
 def _with_room(result: Result, absences: Absences, place: int, end_ps: int) -> Result:
-    """The same with the room that its tier had up to a time."""
+    """The result with the room that its tier had up to a time."""
     if result.tier is None:
         return result
     there_ps = end_ps - absences.ps(place, end_ps)
@@ -141,7 +141,7 @@ def _counted(results: Sequence[Result]) -> Result:
 
 
 def part(result: Result, place: int) -> Result:
-    """What one replica leaves behind, as a run of the requests routed to it."""
+    """The result of one replica as a run of the requests routed to it."""
     if result.replica is None:
         return result
     rows = np.flatnonzero(result.replica == place)
@@ -166,7 +166,7 @@ def part(result: Result, place: int) -> Result:
 
 
 def requests_of(workload: Workload, rows: Int64Column) -> Workload:
-    """Some requests of a workload, in the same order; waits on requests outside them are dropped."""
+    """Some requests of a workload, in the same order; drops waits for requests outside them."""
     content, priority, samples = workload.content, workload.priority, workload.samples
     return replace(
         workload,
@@ -184,10 +184,10 @@ def requests_of(workload: Workload, rows: Int64Column) -> Workload:
 
 
 def _waits_of(waits: Chain | Clients, rows: Int64Column) -> Chain | Clients:
-    """What some requests wait for, as far as it is among them."""
+    """The waits of some requests for others among them."""
     if isinstance(waits, Clients):
         return Clients(waits.clients, waits.think_ps[rows])
-    place = np.full(len(waits.after) + 1, -1, np.int64)  # the last entry is for requests that wait for none
+    place = np.full(len(waits.after) + 1, -1, np.int64)  # the last entry is for requests that do not wait
     place[rows] = np.arange(len(rows))
     return Chain(place[waits.after[rows]], waits.think_ps[rows])
 
@@ -197,13 +197,13 @@ def _sum(parts: Sequence[Integrals]) -> Integrals:
 
 
 def _counts(parts: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Sums over all keys that any of them has."""
+    """Sums over all keys of any of them."""
     names = dict.fromkeys(name for each in parts for name in each)
     return {name: sum(each.get(name, 0) for each in parts) for name in names}
 
 
 def _added(kind: type[T], parts: Sequence[T]) -> T | None:
-    """The sums of the replicas' counts; None if there are none."""
+    """The sums of the replicas' counts; None if none has any."""
     if not parts:
         return None
     names = [each.name for each in fields(kind)]  # a compiled instance has no vars()
@@ -220,13 +220,13 @@ def _drafts(parts: Sequence[DraftTotals]) -> DraftTotals | None:
 
 
 def _drafts_of(totals: DraftTotals, rows: Int64Column) -> DraftTotals:
-    """The same, restricted to some rows of the workload."""
+    """The drafts of some rows of the workload."""
     kept = {place: totals.rows[row] for place, row in enumerate(rows.tolist()) if row in totals.rows}
     return DraftTotals(totals.verified, totals.drafted, totals.accepted, totals.vain, kept)
 
 
 def _joined(tables: Sequence[dict[str, Int64Column]], time: str) -> dict[str, Int64Column]:
-    """The rows of all tables in order of time, and the table each comes from."""
+    """The rows of all tables in order of time, and the table of each row."""
     counts = [len(table[time]) for table in tables]
     names = dict.fromkeys(name for table in tables for name in table)
     columns = {

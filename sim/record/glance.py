@@ -1,8 +1,8 @@
-"""A view of a run in progress, from another thread, at hardly any cost to the run.
+"""A view of a run in progress, from another thread, at almost no cost to the run.
 
-Nothing is locked. The engine keeps running between two reads, so the numbers of one glance may be from
-instants a few steps apart. Each number by itself is right, and a row of the timeline is from one instant.
-The timeline lags by its spacing: at most 1/256 of the run.
+Nothing is locked. The engine keeps running between two reads, so the numbers of one glance may be a few steps
+apart. Each number is right by itself, and each row of the timeline is from one instant. The timeline lags by
+its spacing: at most 1/256 of the run.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from kvsim.sim.serving.engine import Engine
 from kvsim.sim.workload import PS_PER_S
 
 LATEST = 1000
-"""Latest requests over which times to first token are taken."""
+"""Number of latest requests for times to first token."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Glance:
 
     @property
     def now(self) -> dict[str, int]:
-        """The last row of the timeline by name; all zeros before the first."""
+        """The last row of the timeline, by column; all zeros before the first row."""
         last = self.rows[-1] if self.rows else (0,) * len(TIMELINE_COLUMNS)
         return dict(zip(TIMELINE_COLUMNS, last, strict=True))
 
 
 def glance(engine: Engine) -> Glance:
-    """Look at an engine that may be running in another thread; never raises, never changes anything."""
+    """Look at an engine that may be running in another thread; never raises, changes nothing."""
     replicas, log = engine.replicas, engine.log
     recorders, servers = [each.recorder for each in replicas], [each.server for each in replicas]
     finished, waits_ps = log.finished_count, log.latest_ttft_ps(LATEST)
@@ -66,7 +66,7 @@ def glance(engine: Engine) -> Glance:
 
 
 def _together(timelines: Sequence[Sequence[tuple[int, ...]]]) -> Sequence[tuple[int, ...]]:
-    """The timeline of a fleet: at the time of each row of any replica, the sum over all replicas."""
+    """The timeline of a fleet: at the time of each replica's rows, the sum over all replicas."""
     if len(timelines) == 1:
         return timelines[0]
     tables = [np.array(rows, np.int64).reshape(-1, len(TIMELINE_COLUMNS)) for rows in timelines]

@@ -1,8 +1,8 @@
 """A histogram of non-negative integers with weights, in bounded memory.
 
 Values below 1,024 are exact; above, a bin is at most 0.2 % wide, and quantiles return its middle
-(error <= 0.1 % below 2**53). Count, sum and maximum are exact. Made for the gaps between tokens, of
-which a long run has hundreds of millions, so values are added in bulk.
+(error <= 0.1 % below 2**53). Count, sum and maximum are exact. It is made for the gaps between tokens,
+hundreds of millions in a long run, so values are added in bulk.
 """
 
 from collections.abc import Sequence
@@ -27,20 +27,20 @@ class Histogram:
         self._weights = np.zeros(BINS, dtype=np.int64)
 
     def add(self, other: "Histogram") -> None:
-        """Add everything that another histogram has counted."""
+        """Add the counts of another histogram."""
         self.count += other.count
         self.total += other.total
         self.maximum = max(self.maximum, other.maximum)
         self._weights += other._weights
 
     def add_spans(self, spans: Sequence[Sequence[int]], weights: Sequence[int]) -> None:
-        """Count gaps: per span, `weight` times those between 0, its first number, its second, ..."""
+        """Count gaps: for each span, `weight` times those between 0 and its numbers in turn."""
         counts = list(map(len, spans))
         ends = np.fromiter(chain.from_iterable(spans), np.int64, sum(counts))
         self.add_ends(ends, np.array(counts), np.array(weights, np.int64))
 
     def add_ends(self, ends: Int64Column, lengths: Int64Column, weights: Int64Column) -> None:
-        """The same for concatenated spans with the given lengths."""
+        """The same for concatenated spans with these lengths."""
         behind = lengths.cumsum()
         self.count += int(weights @ lengths)
         self.total += sums_of_products(weights[None], ends[behind - 1])[0]
@@ -51,11 +51,11 @@ class Histogram:
         self.maximum = max(self.maximum, int(gaps.max(where=repeated > 0, initial=0)))
         shifts = np.maximum(np.frexp(gaps.astype(np.float64))[1] - MANTISSA_BITS, 0)
         bins = (shifts << MANTISSA_BITS) | (gaps >> shifts)
-        found = np.bincount(bins, weights=repeated)  # float64: exact, as the sums stay below 2**53
+        found = np.bincount(bins, weights=repeated)  # float64: exact, as sums stay below 2**53
         self._weights[: len(found)] += found.astype(np.int64)
 
     def add_bins(self, bins: list[int], weights: list[int], count: int, total: int, maximum: int) -> None:
-        """Count gaps that are already binned, each bin once: `count` gaps, which sum to `total`."""
+        """Count `count` gaps that are already binned, each bin once; they sum to `total`."""
         self.count += count
         self.total += total
         self.maximum = max(self.maximum, maximum)
@@ -85,6 +85,6 @@ class Histogram:
 
 
 def _middle(low: int, maximum: int) -> float:
-    """The middle of a bin, but never larger than the largest value seen."""
+    """The middle of a bin, but at most the largest value seen."""
     width = 1 << max(low.bit_length() - MANTISSA_BITS, 0)
     return min(low + (width - 1) / 2, float(maximum))

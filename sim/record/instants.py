@@ -1,7 +1,7 @@
-"""The timeline: what the memory holds, what runs and what waits, at instants of a run.
+"""The timeline: what the memory holds and which requests run and wait, at instants of a run.
 
-At first every step has a row; whenever `most_rows` are full, every other one is dropped and the spacing
-doubles. So a run of any length keeps between half that number and all of it.
+At first every step has a row. Whenever there are `most_rows`, every other row is dropped and the spacing
+doubles. So a run of any length keeps between half of `most_rows` and all of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ class Timeline:
     most_rows : int
         At most this many instants are kept.
     stack : sequence of Level
-        Tiers whose contents each instant also has.
+        Tiers whose contents are also recorded.
 
     Attributes
     ----------
@@ -80,11 +80,11 @@ class Timeline:
         self.next_ps = now_ps + self._spacing_ps
 
     def rows(self) -> list[Instant]:
-        """The instants so far, with whole rows; may be called from another thread."""
+        """The complete rows so far; may be called from another thread."""
         return self._rows[:]
 
     def columns(self, wanted: Callable[[str], bool]) -> dict[str, Int64Column]:
-        """The instants by column: those of `Instant` that are `wanted`, and one for each tier."""
+        """The instants by column: the `wanted` columns of `Instant`, and one for each tier."""
         table = np.array(self._rows, dtype=np.int64).reshape(-1, len(TIMELINE_COLUMNS))
         below = np.array(self._held_below, dtype=np.int64).reshape(len(self._held_below), len(self.stack))
         return {

@@ -21,14 +21,14 @@ _OF_REASON = {
     STORAGE: BATCH,
     TIER: BATCH,
 }
-"""Values of a scheduler's `held_back` -> the limit behind them."""
+"""A scheduler's `held_back` -> the limit behind it."""
 
 
 def limit(server: Server, scheduler: Scheduler) -> str:
-    """What keeps the head of the queue out of the step that was just decided; "": nobody waits.
+    """The limit that kept the head of the queue out of the step just decided; "": nobody waits.
 
-    Requests whose load was over wait, too. If the queue is empty but sequences are in the host pool, it is
-    the memory. An allocator that can hold no more sequences has no free seat.
+    Requests whose load has ended also wait. If the queue is empty but sequences are in the host pool, the
+    limit is memory. An allocator that can hold no more sequences counts as having no free seat.
     """
     waits = server.waiting or server.wakes.passed_over
     if not (waits or server.swapped):

@@ -1,21 +1,21 @@
-"""How much load the server got, whether it kept up, and what held requests back (sim/record/limits.py).
+"""The load on the server, whether the server kept up, and what held requests back (sim/record/limits.py).
 
 A server is overloaded if requests arrive faster than they leave; its queue grows as long as they arrive.
-Overload is judged on the second half of the time in which requests arrive, when a server that is short of
-anything is full. All three must hold:
+Overload is judged on the second half of the time in which requests arrive; by then a server that lacks
+capacity is full. All three must hold:
 
 1. more requests arrive than leave;
 2. at every instant, some request waits to be scheduled for the first time;
 3. at the last arrival more than 3 * c * sqrt(requests) wait, where c is the coefficient of variation of the
    gaps between arrivals, at least 1: at a load of 1, chance alone hardly ever queues as many.
 
-With separate decode servers, requests queue for these and for the links as well: 2 and 3 may hold of those
-whose prompt is computed, from then until their first token. Some are always on their way, so there 3 is about
-how many more they are at the last arrival than at the middle.
+With separate decode servers, requests also queue for these and for the links: 2 and 3 may instead hold for
+requests whose prompt is computed, until their first token. Some are always on their way, so 3 then compares
+their number at the last arrival with that at the middle.
 
 A closed loop sends a request only after an answer, so it cannot overload a server. If the last request came
-before the first one left, there is no rate to compare; if all arrivals share one instant, they are "all at
-once". Rejected requests are not counted in any of this.
+before the first one left, there is no rate to compare; if all arrive at one instant, they are "all at once".
+Rejected requests are left out.
 """
 
 from collections.abc import Mapping
@@ -27,13 +27,13 @@ from kvsim.sim.record.recorder import Result
 from kvsim.sim.workload import PS_PER_S, Int64Column
 
 CHANCE = 3.0
-"""Standard deviations of a queue that only fluctuates."""
+"""Standard deviations within which a queue is assumed only to fluctuate."""
 
 OPEN, AT_ONCE, CLOSED = "open", "all at once", "closed loop"
 
 
 def load(result: Result) -> dict[str, object]:
-    """The section `load` of a summary: rates in requests per second, None if they do not apply."""
+    """The section `load` of a summary: rates in requests per second; None if they do not apply."""
     held_ps, whole_ps = result.held_ps, result.recorded_ps
     return {
         **_arrivals(result),
@@ -78,13 +78,13 @@ def _arrivals(result: Result) -> Mapping[str, object]:
 
 
 class _Queue:
-    """When finished requests came to a queue and left it; `passing`: some are always there, on their way."""
+    """When finished requests entered and left a queue; `passing`: some are always in it, on their way."""
 
     def __init__(self, came_ps: Int64Column, left_ps: Int64Column, passing: bool = False) -> None:
         self._came_ps, self._left_ps, self._passing = np.sort(came_ps), np.sort(left_ps), passing
 
     def waiting(self, at_ps: int) -> int:
-        """Requests in it at this instant."""
+        """Requests in the queue at this instant."""
         return int(self._length(np.array([at_ps]))[0])
 
     def grows(self, middle: int, last: int, by_chance: float) -> bool:
@@ -111,6 +111,6 @@ def _queues(result: Result) -> list[_Queue]:
 
 
 def _within(times_ps: Int64Column, after_ps: int, to_ps: int) -> int:
-    """How many of these sorted times lie in (after_ps, to_ps]."""
+    """Number of these sorted times in (after_ps, to_ps]."""
     upto = np.searchsorted(times_ps, [after_ps, to_ps], side="right")
     return int(upto[1] - upto[0])

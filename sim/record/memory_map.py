@@ -1,13 +1,13 @@
-"""What lies where in the arena at chosen instants: the map of the KV memory, recorded on demand.
+"""The map of the KV memory: what lies where in the arena at chosen instants, recorded on request.
 
     instant 0   | 17 ..... | 17 ..... | 4 ...... | free               |     the whole arena
     instant 1              | 9 ...... |          | 17 ..... |               what changed
 
-Instants are spread evenly over the tokens that the run computes, so that a busy minute gets as many as an
-idle hour. There are about as many as requested, fewer if prefixes are cached, more if requests are
-recomputed. Each is at the start of a step, with its memory allocated and its tokens counted as present.
+Instants are spread evenly over the computed tokens, so that a busy minute may get as many as an idle hour.
+There are about as many as requested: fewer if prefixes are cached, more if requests are recomputed. Each is
+at the start of a step, with the step's memory allocated and its tokens counted as present.
 
-A row says which request holds a range of slots from then on. The ranges of an instant fully cover everything
+A row tells which request holds a range of slots from then on. The ranges of an instant fully cover everything
 they touch of the previous one: to replay, drop every range that overlaps a new one, then add the new ones.
 Neighbours that are free, or cached, form one range. If layers are kept in groups, a range names its layers.
 """
@@ -28,7 +28,7 @@ COLUMNS = ("start", "size", "owners", "filled", "cached", "idle", "held", "layer
 
 
 _REGIONS = 1 << 18
-"""Approximate number of pending regions that are converted to columns by one call of numpy each."""
+"""Number of pending regions, roughly, that one numpy call converts to columns."""
 
 
 class MemoryMap:
@@ -37,9 +37,9 @@ class MemoryMap:
     Parameters
     ----------
     tokens : int
-        Tokens the run will compute, as far as known beforehand.
+        Tokens that the run will compute, as far as known beforehand.
     instants : int
-        About how many instants to keep.
+        Approximate number of instants.
     idles : bool
         Whether slots may be idle.
     holds : bool
@@ -53,10 +53,10 @@ class MemoryMap:
         self._next = 0
         self._drawn: list[_Drawn] = []  # pending instants
         self._waiting = 0  # their regions
-        self._last = np.empty((len(COLUMNS), 0), dtype=np.int64)  # all ranges of the instant before
+        self._last = np.empty((len(COLUMNS), 0), dtype=np.int64)  # all ranges of the previous instant
         self._changes: list[Int64Column] = []  # columns x ranges
-        self._times_ps: list[Int64Column] = []  # of these ranges
-        self._names: dict[str, int] = {"": 0}  # of owners, numbered
+        self._times_ps: list[Int64Column] = []  # instants of these ranges
+        self._names: dict[str, int] = {"": 0}  # numbers of owners
         self._layers: dict[str, int] = {"": 0}
 
     @property
@@ -65,7 +65,7 @@ class MemoryMap:
         return self._computed >= self._next
 
     def steps(self, decoding: int) -> int:
-        """Decode steps until the next instant, at least one."""
+        """Number of decode steps until the next instant, at least one."""
         return max(1, -(-(self._next - self._computed) // max(decoding, 1)))
 
     def passed(self, tokens: int) -> None:
@@ -80,10 +80,10 @@ class MemoryMap:
         lengths: Mapping[int, int],
         held: Container[int] = (),
     ) -> None:
-        """Record what changed since the last instant.
+        """Record the map of an instant.
 
-        `owners` maps sequences to requests, `lengths` gives the tokens of living sequences; `held` are those
-        that only wait for another server to read them.
+        `owners` maps sequences to requests, `lengths` gives the tokens of living sequences; `held` are
+        sequences that only wait for another server to read them.
         """
         self._next = self._computed + self.every_tokens
         layout, numbers = allocator.layout(), self._names
@@ -117,7 +117,7 @@ class MemoryMap:
         return {"time_ps": times_ps, **columns}, texts
 
     def _settle(self) -> None:
-        """Reduce the pending instants to what changed from one to the next."""
+        """Reduce pending instants to what changed from each one to the next."""
         if not self._drawn:
             return
         drawn, self._drawn, self._waiting = self._drawn, [], 0
@@ -132,16 +132,16 @@ class MemoryMap:
 
 
 class _Drawn(NamedTuple):
-    """An instant as captured."""
+    """A recorded instant."""
 
     time_ps: int
     layout: Layout
     codes: list[int]
-    """of the names of the layout's owners"""
+    """names of the layout's owners"""
     longest: list[int]
-    """tokens of the longest sequence of each of these"""
+    """length in tokens of the longest sequence of each owner"""
     layers: list[int]
-    """of each region, as codes; empty: all layers"""
+    """layers of each region, as codes; empty: all layers"""
     held: list[int]
     """1 or 0 for each owner; empty: none is held"""
 
@@ -207,5 +207,5 @@ def _column(numbers: Sequence[int]) -> Int64Column:
 
 
 def _name(request: Request) -> str:
-    """The request's number in the trace, plus the sample's number for further samples."""
+    """The request's number in the trace, plus the number of the sample if it is not the first."""
     return f"{request.index}.{request.sample}" if request.sample else str(request.index)

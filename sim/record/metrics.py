@@ -1,4 +1,4 @@
-"""Result -> the numbers of the summary, and the columns of the tables a run writes.
+"""Turns a Result into the numbers of the summary and the columns of a run's tables.
 
 TTFT: arrival to first token. TPOT: (E2E - TTFT) / (output - 1), 0 for one token. ITL: every gap between
 two tokens of a request. E2E: arrival to last token. Normalized latency: E2E / output tokens. Queueing
@@ -35,7 +35,7 @@ def _seconds(column_ps: Int64Column) -> Float64Column:
 def request_table(result: Result, frontend_s: float | Float64Column = 0.0) -> dict[str, Column]:
     """One row per request in trace order; times and steps are NaN if it was rejected.
 
-    Time spent in front of and behind the engine, `frontend_s`, is part of TTFT and E2E.
+    The time outside the engine, `frontend_s`, is part of TTFT and E2E.
     """
     workload, done = result.workload, result.finished
     output = result.output_tokens
@@ -78,7 +78,7 @@ def request_table(result: Result, frontend_s: float | Float64Column = 0.0) -> di
 
 
 def _draft_columns(totals: DraftTotals, rows: int) -> dict[str, Column]:
-    """Drafts per request: verified, accepted; and the mean number of tokens per verification."""
+    """Drafts per request: verified and accepted ones, and the mean number of tokens per verification."""
     counts = np.array([totals.rows.get(row, (0, 0, 0)) for row in range(rows)], dtype=np.int64).reshape(-1, 3)
     times, drafted, accepted = counts.T
     with np.errstate(invalid="ignore"):
@@ -91,7 +91,7 @@ def answered_tokens(result: Result) -> Int64Column:
     samples = result.workload.samples
     if samples is None:
         return result.output_tokens
-    room = np.repeat(result.output_tokens, np.diff(samples.offsets))  # those of the longest, truncated
+    room = np.repeat(result.output_tokens, np.diff(samples.offsets))  # those of the longest sample, truncated
     return np.add.reduceat(np.minimum(samples.tokens, room), samples.offsets[:-1])
 
 
@@ -112,12 +112,12 @@ def sample_table(result: Result) -> dict[str, Column] | None:
 
 
 def timeline_table(result: Result) -> dict[str, Column]:
-    """The timeline with its time in seconds."""
+    """The timeline, with times in seconds."""
     return _with_seconds(result.timeline)
 
 
 def step_table(result: Result) -> dict[str, Column] | None:
-    """The step log with its times in seconds; None if not requested."""
+    """The step log, with times in seconds; None if not requested."""
     return None if result.steps is None else _with_seconds(result.steps)
 
 
@@ -158,9 +158,9 @@ def map_table(memory_map: MemoryMap | None) -> Table | None:
 
 
 def together(tables: Sequence[Table | None]) -> Table | None:
-    """The tables of all replicas of a fleet, in order of time, with the replica of each row.
+    """Combine the tables of a fleet's replicas, in order of time, with the replica of each row.
 
-    A single table stays unchanged; None if not requested.
+    A single table stays unchanged. None if not requested.
     """
     known = [table for table in tables if table is not None]
     if len(known) < 2:
@@ -179,7 +179,7 @@ def in_turn(tables: Sequence[Table | None]) -> Table | None:
 
 
 def maps_in_turn(tables: Sequence[Table | None]) -> Table | None:
-    """The same of memory maps: the last picture of a life gives way to the first of the next."""
+    """The same for memory maps: the last map of a life is followed by the first of the next."""
     known = [table for table in tables if table is not None]
     for place, following in enumerate(known[1:]):
         begins_s = np.asarray(following["time_s"])[0]
@@ -192,7 +192,7 @@ def maps_in_turn(tables: Sequence[Table | None]) -> Table | None:
 
 
 def _joined(tables: Sequence[Table], order: Int64Column) -> dict[str, Column | Texts]:
-    """The rows of several tables, in this order; a column that a table lacks is 0 there."""
+    """The rows of several tables, in this order; 0 for columns that a table lacks."""
 
     def joined(name: str) -> Column | Texts:
         columns = [table.get(name, np.zeros(len(np.asarray(table["time_s"])), np.int64)) for table in tables]
@@ -332,7 +332,7 @@ def _tier(totals: TierTotals, result: Result) -> dict[str, float | None]:
 
 
 def _speculation(totals: DraftTotals) -> dict[str, float | None]:
-    """What became of drafts: `wasted` tokens were computed and discarded."""
+    """The fate of drafts: `wasted` tokens were computed and discarded."""
     length = _ratio(totals.accepted, totals.verified)
     return {
         "verifications": totals.verified,
@@ -345,7 +345,7 @@ def _speculation(totals: DraftTotals) -> dict[str, float | None]:
 
 
 def _upkeep(totals: UpkeepTotals) -> dict[str, float]:
-    """The allocator's other work."""
+    """Other work of the allocator."""
     return {
         "maps": totals.maps,
         "unmaps": totals.unmaps,
@@ -358,8 +358,8 @@ def _upkeep(totals: UpkeepTotals) -> dict[str, float]:
 def kinds(sums: Integrals, capacity: int, known: Container[str] = ()) -> dict[str, int]:
     """The integrals of the ledger's kinds; they sum to capacity x time.
 
-    `held` and `idle` are included if they are `known`, meaning that they may occur.
-    For memories of different sizes, `beyond` is added.
+    `held` and `idle` are included if they are in `known`, i.e. may occur; `beyond` if memories differ in
+    size.
     """
     return {
         "token": sums.token - sums.held,
@@ -374,7 +374,7 @@ def kinds(sums: Integrals, capacity: int, known: Container[str] = ()) -> dict[st
 
 
 def _by_kind(result: Result, whole: Integrals) -> dict[str, object]:
-    """The same shares of the whole capacity by kind of layers; `in_words` says which these are."""
+    """The same shares of the whole capacity, by kind of layers; `in_words` describes the kinds."""
     held = result.by_kind
     assert held is not None
     average = _shares_by_kind(held.ledger(held.whole(), whole), result, whole)
@@ -392,7 +392,7 @@ def _by_kind(result: Result, whole: Integrals) -> dict[str, object]:
 def _shares_by_kind(
     ledgers: Mapping[str, Mapping[str, int]], result: Result, sums: Integrals
 ) -> dict[str, Numbers | None]:
-    """Per cent of capacity x time; None for no time at all."""
+    """Percent of capacity x time; None if no time passed."""
     whole, idles = result.capacity_slots * sums.time_ps + sums.beyond, "idle" in result.timeline
     return {
         name: {kind: _percent(slots, whole) for kind, slots in ledger.items() if kind != "idle" or idles}

@@ -1,6 +1,6 @@
-"""Time the requests of a run spend outside the engine, without their wait for the front end.
+"""Time that requests spend outside the engine, without their wait for the front end.
 
-That wait is already in the time between arrival and first token: the engine sees a request later.
+That wait is already part of the time from arrival to first token, as requests reach the engine later.
 """
 
 from kvsim.sim.cost.frontend import Floats, Frontend

@@ -1,4 +1,4 @@
-"""Sums of slots times picoseconds, exact at any size: in bulk if 64 bits suffice."""
+"""Exact sums of slots times picoseconds, in bulk if 64 bits suffice."""
 
 from operator import mul
 from typing import Any, Final
@@ -14,9 +14,9 @@ PART: Final = (1 << PART_BITS) - 1
 
 
 def sums_of_products(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]], times_ps: Times) -> list[int]:
-    """Per row, the sum of its numbers times these times; none of them is negative.
+    """For each row, the sum of its numbers times these times, none of which is negative.
 
-    Times are split into three parts of 21 bits, so that no sum of products exceeds 64 bits.
+    Times are split into three parts of 21 bits, so that sums fit in 64 bits.
     """
     most = int(rows.max(initial=0)) * len(times_ps)
     if times_ps.dtype != np.int64 or most << PART_BITS >= FITS:

@@ -49,7 +49,7 @@ STEP_COLUMNS = (
 @mypyc_attr(native_class=False)
 @dataclass(frozen=True)
 class Result:
-    """The results of a run: integers, as numpy columns, and sums.
+    """The results of a run: integers in numpy columns, and sums.
 
     `requests` has a row per request of the workload, valid if `finished` is True. `timeline` and `steps`
     are tables of the columns named in this file; `samples` has a row per answer, if requests have several.
@@ -94,19 +94,19 @@ class Result:
     stages: dict[str, Int64Column] | None = None
     """when each stage of a hand-over ended, if prefill and decode are disaggregated"""
     upkeep: UpkeepTotals | None = None
-    """the allocator's other work, if it has any"""
+    """other work of the allocator, if it has any"""
     tier: TierTotals | None = None
     """traffic to the tier below the memory, if there is one"""
     drafts: DraftTotals | None = None
-    """what became of drafts, if the engine speculates"""
+    """the fate of drafts, if the engine speculates"""
     by_kind: HeldOverTime | None = None
     """what each kind of layers held, if unlike layers are kept in groups"""
     memory_stats: dict[str, int] | None = None
-    """what a deep-learning framework would report about its memory, if it manages it"""
+    """the memory statistics of a deep-learning framework, if it manages the memory"""
 
     @property
     def recorded_ps(self) -> int:
-        """How long it was recorded: the time of its means; of a fleet, that of all replicas."""
+        """The recorded time, over which means are taken; of a fleet, the sum over its replicas."""
         return self.saturated.time_ps + self.unsaturated.time_ps
 
 
@@ -157,12 +157,12 @@ class Recorder:
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
     def truncate(self, index: int, output_tokens: int) -> None:
-        """Note that an answer ends early, at the model's maximum length."""
+        """Record that an answer ends early, at the model's maximum length."""
         self.truncated += 1
         self.log.truncate(index, output_tokens)
 
     def finish(self, request: Request, now_ps: int, step: int) -> bool:
-        """Record a finished request, or one of its samples: True if it was the last of them."""
+        """Record a finished request or sample; True if it was the last of its request."""
         if not self.log.finish(request, now_ps, step):
             return False
         self.end_ps = now_ps
@@ -179,7 +179,7 @@ class Recorder:
         upkeep: UpkeepTotals | None = None,
         holds: bool = False,
     ) -> Result:
-        """Freeze what was collected; `holds`: the server holds prompts for another one."""
+        """The results; `holds`: the server holds prompts for another one."""
         log, tally, rows = self.log, self.tally, self.steps
         tally.close()
 

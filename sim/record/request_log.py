@@ -1,4 +1,4 @@
-"""What is recorded per request: columns, never an object per token; shared by all replicas.
+"""The log of requests, shared by all replicas: columns, never an object per token.
 
 A row belongs to one replica, so a fleet needs no more memory than one server.
 """
@@ -24,18 +24,18 @@ REQUEST_COLUMNS = (
     "finish_step",
 )
 FIRSTS = ("first_scheduled_ps", "first_token_ps", "first_scheduled_step", "first_token_step")
-"""Columns of a request that are determined by its earliest sample."""
+"""Columns of a request that depend only on its earliest sample."""
 
 
 class RequestLog:
-    """The columns of a run.
+    """The request columns of a run.
 
     Attributes
     ----------
     arrival_ps, output_tokens : int64 arrays, shape (n,)
         As in the workload, except for arrivals that waited for an answer, and truncated answers.
     replica : array or None
-        The replica each request went to, if there are several; the last one if it was resent.
+        The replica of each request, if there are several; the last one if it was resent.
     resent : array or None
         How often each request was resent, if replicas die.
     rejected : set of int
@@ -58,7 +58,7 @@ class RequestLog:
         self._views = [memoryview(column) for column in self._columns.values()]  # faster to write to
         self._answers: dict[str, array[int]] | None = None
         self._unfinished: array[int] | None = None  # samples per request, if there are several
-        self._begun: set[int] = set()  # requests with some samples finished, but not all
+        self._begun: set[int] = set()  # requests of which some but not all samples are finished
         samples, beam = workload.samples, workload.beam
         if samples is not None or beam is not None:
             counts = np.ones(rows) if samples is None else np.diff(samples.offsets)
@@ -71,7 +71,7 @@ class RequestLog:
             }
 
     def on_the_clock(self, now_ps: int, steps: int) -> int:
-        """The same time, after `steps` steps; KvsimError if it is beyond the clock's limit."""
+        """The same time after `steps` steps; KvsimError if it exceeds the limit of the clock."""
         if now_ps > LATEST_PS:
             goes_s, ends_s = truediv(now_ps, PS_PER_S), truediv(LATEST_PS, PS_PER_S)
             raise KvsimError(
@@ -82,20 +82,20 @@ class RequestLog:
         return now_ps
 
     def truncate(self, index: int, output_tokens: int) -> None:
-        """Note that an answer ends early, at the model's maximum length."""
+        """Record that an answer ends early, at the model's maximum length."""
         self.output_tokens[index] = output_tokens
 
     def send(self, index: int, replica: int) -> None:
-        """Note the replica that a request goes to."""
+        """Record the replica to which a request is sent."""
         if self.replica is not None:
             self.replica[index] = replica
 
     def place_of(self, index: int) -> int:
-        """The replica that a request was sent to last; 0: to the only one, or to none so far."""
+        """The last replica to which a request was sent; 0 for the only one, or if it was not sent yet."""
         return 0 if self.replica is None else self.replica[index]
 
     def send_again(self, index: int) -> None:
-        """Its replica died: discard what was recorded about it."""
+        """Its replica died: discard the records of the request."""
         self.output_tokens[index] = self.workload.output_tokens[index]
         if self.resent is None:
             self.resent = array("q", bytes(8 * len(self.workload)))
@@ -112,7 +112,7 @@ class RequestLog:
         return 0 if self.resent is None else self.resent[index]
 
     def is_over(self, index: int) -> bool:
-        """Whether a request has its answers, or was rejected."""
+        """Whether a request has all its answers, or was rejected."""
         return bool(self._finished[index]) or index in self.rejected
 
     def finished_between(self, from_ps: int, to_ps: int) -> Int64Column:
@@ -126,16 +126,16 @@ class RequestLog:
         return None if self.resent is None else np.frombuffer(self.resent, dtype=np.int64)
 
     def preempted(self, index: int, times: int = 1) -> None:
-        """Count preemptions of a request that is finished or rejected."""
+        """Count preemptions of a request that finishes or is rejected."""
         self._columns["num_preemptions"][index] += times
 
     def arrive(self, index: int, now_ps: int) -> None:
-        """Note the arrival of a request that waited for another one's answer."""
+        """Record the arrival of a request that waited for the answer to another."""
         self.arrival_ps[index] = now_ps
 
     def finish(self, request: Request, now_ps: int, step: int) -> bool:
-        """Record a finished request, or one of its samples: True if it was the last of them."""
-        index: Any = request.index  # an integer; spares the compiler a check
+        """Record a finished request or sample; True if it was the last of its request."""
+        index: Any = request.index  # an integer, which saves the compiler a check
         scheduled_ps, token_ps, finish_ps, preemptions, scheduled_step, token_step, finish_step = self._views
         if self._unfinished is None:
             scheduled_ps[index] = request.first_scheduled_ps or 0
@@ -177,7 +177,7 @@ class RequestLog:
     # -- observers, from another thread -------------------------------------------------------
 
     def latest_ttft_ps(self, most: int) -> Int64Column:
-        """TTFT of the finished requests among the last `most` rows up to the latest finished one."""
+        """TTFT of the finished requests among the last `most` rows before the latest finished one."""
         last = self._finished.rfind(1) + 1
         rows = slice(max(0, last - most), last)
         done = np.frombuffer(self._finished[rows], dtype=np.bool_)
@@ -206,7 +206,7 @@ class RequestLog:
         return None if self.replica is None else np.frombuffer(self.replica, dtype=np.int32).astype(np.int64)
 
     def sample_columns(self) -> dict[str, Int64Column] | None:
-        """Columns with one row per answer, if requests have several."""
+        """Columns with a row per answer, if requests have several."""
         if self._answers is None:
             return None
         return {name: np.frombuffer(column, dtype=np.int64) for name, column in self._answers.items()}

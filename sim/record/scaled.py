@@ -1,7 +1,7 @@
-"""Load, replicas and attainment on one time axis: the basis for judging scaling.
+"""Load, replicas and attainment over time, to judge scaling.
 
-Each part of the run has its start, the requests that arrived per second, the mean number of billed replicas
-(of each pool, too), and the share of the arrived requests that met the limits.
+Each part of the run has its start, arrivals per second, the mean number of billed replicas (also by pool),
+and the share of its arrivals that met the limits.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kvsim.sim.workload import PS_PER_S, Int64Column
 
 PARTS = 24
-"""Equal parts of a run."""
+"""Number of equal parts of a run."""
 
 
 def over_time(
@@ -21,7 +21,7 @@ def over_time(
     alive_ps: Sequence[Callable[[int], int]],
     end_ps: int,
 ) -> list[dict[str, float | list[float] | None]]:
-    """One row per part; none for a run that took no time.
+    """One row per part; none if no time passed.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def over_time(
     good : bool array, shape (n,), or None
         Which requests met the limits; None: there are no limits.
     alive_ps : sequence of callable
-        By pool, the total billed time of its replicas up to a time in ps.
+        For each pool, gives the total billed time of its replicas up to a time in ps.
     """
     if end_ps < PARTS:
         return []

@@ -1,11 +1,11 @@
-"""Service by client, and whether goals that requests bring themselves were met.
+"""Service by client, and whether requests met the goals that they carry.
 
     service of a client     prompt tokens once they are computed + 2 x tokens of answers, as they come
     largest difference      between two clients while requests of both wait: what fair policies bound
     Jain's index            (sum of services)^2 / (clients x sum of squares): 1 is equal, 1/n is one alone
 
-Only for runs whose requests name a client or a due time (sim/serving/facts.py). An answer's tokens are
-assumed evenly spaced between its first and its last; the difference is evaluated at 2,000 instants.
+Only for runs whose requests have a client or a due time (sim/serving/facts.py). The tokens of an answer are
+assumed to be evenly spaced; the difference is evaluated at 2,000 instants.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ Floats = npt.NDArray[np.float64]
 Column = npt.NDArray[np.generic]
 
 INSTANTS, MOST_CLIENTS = 2000, 16
-"""The difference is taken between the clients with the most requests, at most this many."""
+"""Only this many clients are compared: those with the most requests."""
 PROMPT, ANSWER = 1.0, 2.0
-"""Weight of a token: VTC's prices."""
+"""Weights of prompt and answer tokens: VTC's prices."""
 
 
 def service(table: Mapping[str, Column], wasted_tokens: int = 0) -> dict[str, object] | None:
@@ -69,7 +69,7 @@ def names_of(table: Mapping[str, Column]) -> npt.NDArray[np.str_]:
 
 
 def attained(table: Mapping[str, Column]) -> Floats | None:
-    """1 for each request that met all goals it brought, 0 for others, NaN if it brought none."""
+    """1 for each request that met all goals it carries, 0 for others, NaN if it carries none."""
     goals = {name: _floats(table, name) for name in TIMES if name in table}
     if not goals:
         return None
@@ -88,7 +88,7 @@ def jain(services: Floats) -> float | None:
 
 
 def largest_difference(table: Mapping[str, Column], names: npt.NDArray[np.str_], clients: list[str]) -> float:
-    """The most by which two clients' services diverge while requests of both wait."""
+    """The largest difference between two clients' services while requests of both wait."""
     arrival, started = _floats(table, "arrival_s"), _floats(table, "first_scheduled_s")
     last = _floats(table, "finish_s")
     instants = np.linspace(0.0, float(np.nanmax(last, initial=0.0)), INSTANTS)
@@ -110,7 +110,7 @@ def largest_difference(table: Mapping[str, Column], names: npt.NDArray[np.str_],
 
 
 def served_by(table: Mapping[str, Column], rows: npt.NDArray[np.bool_], instants: Floats) -> Floats:
-    """The service these finished requests have received by each instant, in weighted tokens."""
+    """The service that finished requests have received by each instant, in weighted tokens."""
     first, last = _floats(table, "first_token_s")[rows], _floats(table, "finish_s")[rows]
     prompts = PROMPT * _floats(table, "prompt_tokens")[rows]
     answers = ANSWER * _floats(table, "output_tokens")[rows]
@@ -118,7 +118,7 @@ def served_by(table: Mapping[str, Column], rows: npt.NDArray[np.bool_], instants
 
 
 def _stepped(times: Floats, amounts: Floats, instants: Floats) -> Floats:
-    """The amount received by each instant, if each amount comes in one step."""
+    """Total received by each instant, if each amount comes at once."""
     order = np.argsort(times, kind="stable")
     sums = np.concatenate([[0.0], np.cumsum(amounts[order])])
     found: Floats = sums[np.searchsorted(times[order], instants, side="right")]
@@ -126,14 +126,14 @@ def _stepped(times: Floats, amounts: Floats, instants: Floats) -> Floats:
 
 
 def _ramped(starts: Floats, ends: Floats, amounts: Floats, instants: Floats) -> Floats:
-    """The same for amounts that come evenly from a start to an end."""
+    """Total received by each instant, if each amount comes evenly from a start to an end."""
     rates = amounts / np.maximum(ends - starts, 1e-9)
     ends = np.maximum(ends, starts + 1e-9)
     return _integral(starts, rates, instants) - _integral(ends, rates, instants)
 
 
 def _integral(starts: Floats, rates: Floats, instants: Floats) -> Floats:
-    """Rates that begin at `starts`, integrated up to each instant."""
+    """The integral of rates that begin at `starts`, at each instant."""
     return _stepped(starts, rates, instants) * instants - _stepped(starts, rates * starts, instants)
 
 

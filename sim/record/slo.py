@@ -41,7 +41,7 @@ class Limit:
     latency : str
         One of LATENCIES.
     quantile : float or None
-        Share of the requests that must be within, above 0 and below 1; None: every request.
+        Share of the requests that must be within the limit, above 0 and below 1; None: every request.
     limit_s : float
         In seconds, above 0.
     """
@@ -79,7 +79,7 @@ class Slo:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `ttft:p99=0.5s,tpot:p99=50ms,e2e=10s`; KvsimError names the wrong part."""
+        """Parse `ttft:p99=0.5s,tpot:p99=50ms,e2e=10s`; KvsimError names the wrong part."""
         limits = tuple(_limit(part.strip()) for part in text.split(","))
         names = [limit.name for limit in limits]
         for name in names:
@@ -89,7 +89,7 @@ class Slo:
 
     @property
     def of_each(self) -> tuple[Limit, ...]:
-        """The limits that a single request is held to: the per-request ones, or all if there are none."""
+        """The limits for a single request: the per-request ones, or all if there are none."""
         return tuple(limit for limit in self.limits if limit.quantile is None) or self.limits
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""A span of steps as it is counted, and the sums over time that spans are added to.
+"""A span of steps as recorded, and the sums over time to which spans are added.
 
-A span is recorded after its steps were carried out, and counted with others (recorder.py): exact integers in
+A span is recorded after its steps, and counted together with others (tally.py): exact integers in
 slot-picoseconds, or requests times picoseconds.
 """
 
@@ -20,7 +20,7 @@ Rest = tuple[int, int, int, int, int]
 """External, cached and idle slots, tokens saved by sharing, and slots held for another server."""
 
 Kept = tuple[int, int, int]
-"""Slots with a token, used slots, and slots used in vain, by requests that do not run.
+"""Slots with a token, used slots, and slots that will never be written, of requests that do not run.
 
 Their KV is in transit, or they were set aside.
 """
@@ -75,14 +75,14 @@ def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:
 
 
 class Columns:
-    """Spans in columns, to count many at once.
+    """Spans as columns, to count many at once.
 
     Attributes
     ----------
     starts : int64 array, shape (5, spans)
         The first five numbers of every `Start`.
     steps, totals_ps : int64 arrays, shape (spans,)
-        Number of steps of each span, and its duration.
+        Number of steps and duration of each span.
     ends_ps : int64 array, shape (steps,)
         End of each step of all spans, from the start of its span.
     more : int64 array, shape (spans,)
@@ -104,9 +104,9 @@ class Columns:
         self.more = slots_per_token * self.starts[0]
 
     def peak_slots(self, known: int) -> int:
-        """The most slots that held a token in any step, or `known` if that is more."""
+        """The most slots that held a token in any step; at least `known`."""
         steps, held = self.steps, self.starts[2]
-        if int((held + self.more * (steps - 1)).max()) <= known:  # even if no sequence left any behind
+        if int((held + self.more * (steps - 1)).max()) <= known:  # even if no sequence left any slots behind
             return known
         return max(known, *map(peak_slots, steps.tolist(), held.tolist(), self.more.tolist(), self.grown))
 
@@ -125,9 +125,9 @@ class Columns:
 class Integrals:
     """Sums over time of what the memory held: slots (or requests) times picoseconds.
 
-    `shared` counts the tokens that sequences hold beyond the slots that store them, `held` those of `token`
-    that wait for another server to read them, `beyond` the slots of differing memories beyond the one
-    capacity used for all of them.
+    `shared` counts tokens that sequences hold beyond the slots that store them; `held` the slots of `token`
+    that wait for another server to read them; `beyond` the slots of memories beyond the one capacity used for
+    all.
     """
 
     time_ps: int = 0
@@ -143,11 +143,11 @@ class Integrals:
     beyond: int = 0
 
     def __reduce__(self) -> tuple[type["Integrals"], tuple[int, ...]]:
-        """For passing to other processes: a compiled class cannot be pickled otherwise."""
+        """For other processes: a compiled class cannot be pickled otherwise."""
         return Integrals, astuple(self)
 
     def add_spans(self, spans: Columns) -> None:
-        """Add steps that were carried out."""
+        """Add steps after they were carried out."""
         _, running, held, used, internal = sums_of_products(spans.starts, spans.totals_ps)
         self.time_ps += sum(spans.totals_ps.tolist())
         self.token += held + sums_of_products(spans.more[None], spans.later_ps())[0]
@@ -159,7 +159,7 @@ class Integrals:
     def add_changes(
         self, ends: Sequence[list[int]], rests: Sequence[Rest | None], changes: Sequence[Grown | None]
     ) -> None:
-        """Add what most allocators never have, and the changes from growth within spans."""
+        """Add the kinds that most allocators never have, and the changes from growth within spans."""
         if any(rests):
             for each, rest in zip(ends, rests, strict=True):
                 if rest is not None:
@@ -188,12 +188,12 @@ class Integrals:
         self.add_rest(duration_ps, rest)
 
     def less(self, other: "Integrals") -> "Integrals":
-        """These sums without others."""
+        """These sums minus others."""
         pairs = zip(astuple(self), astuple(other), strict=True)
         return Integrals(*[mine - its for mine, its in pairs])
 
     def add_rest(self, duration_ps: int, rest: Rest) -> None:
-        """Add the kinds that most allocators never have."""
+        """Add the kinds of slots that most allocators never have."""
         external, cached, idle, shared, held = rest
         self.external += external * duration_ps
         self.cached += cached * duration_ps

@@ -1,12 +1,12 @@
-"""Where time went for requests that were prefilled on one server and decoded on another.
+"""Time by stage of requests that are prefilled on one server and decoded on another.
 
     arrival -> prompt computed -> read begins -> read ends -> first token -> last token
        prefill              decode           link       decode ...
 
 Where prompts are pushed (sim/serving/pushing.py), decode also comes first: until it has room for the prompt.
 
-A fleet is bound by the stage in which requests that miss a limit spent the most time: prefill (its queue and
-the prompt), the link (its queue and the copy), or decode (room for the prompt, the proxy, and all steps).
+The bottleneck of a fleet is the stage in which requests that miss a limit spend the most time: prefill (its
+queue and the prompt), the link (its queue and the copy), or decode (room for the prompt, the proxy, and all steps).
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _OF_ONE = {"queueing_s": "prefill", "tpot_s": "decode"}
 
 
 def shares(table: Numbers, limit: Limit) -> dict[str, float]:
-    """By side, the share of time of requests that miss a limit; empty if servers are not disaggregated.
+    """For each side, its share of the time of requests that miss a limit; empty without disaggregation.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@
     summary["latency"]["ttft_s"]["p99"]     as in the file
     summary.flat()["latency.ttft_s.p99"]    as one row of a table
 
-docs/output.md explains each number; None stands for a number that a run does not have.
+docs/output.md explains each number. None: the run does not have this number.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ class Part(Mapping[str, Any]):
         return sorted({*super().__dir__(), *_hints(type(self)), *self._values})
 
     def __repr__(self) -> str:
-        """A line per group of numbers, for a shell; `flat` has them with all digits."""
+        """One line per group of numbers, for a shell; `flat` has them with all digits."""
         groups: dict[str, list[str]] = {}
         for name, value in self.flat().items():
             group, _, last = name.rpartition(".")
@@ -89,7 +89,7 @@ def _hints(part: type) -> dict[str, type]:
 
 
 class Spread(Part):
-    """The distribution of a number over requests or tokens, in the unit that its name gives."""
+    """The distribution of a number over requests or tokens, in the unit given by its name."""
 
     mean: float | None
     p50: float | None
@@ -171,7 +171,7 @@ class KindOfLayers(Part):
 class Memory(Part):
     """KV memory, time-weighted: over the whole run, and while requests waited (`saturated`).
 
-    `groups`, if unlike layers are kept in groups: a `KindOfLayers` per kind.
+    `groups` has a `KindOfLayers` per kind, if unlike layers are kept in groups.
     """
 
     capacity_tokens: int
@@ -204,7 +204,7 @@ class Engine(Part):
 
 
 class Speculation(Part):
-    """What became of drafts; the rate is of verified drafts, the length is tokens per verification."""
+    """The fate of drafts; the rate is that of verified drafts, the length is in tokens per verification."""
 
     verifications: int
     draft_tokens: int
@@ -215,7 +215,7 @@ class Speculation(Part):
 
 
 class Upkeep(Part):
-    """An allocator's other work, and its time: while steps waited for it, or ran beside it."""
+    """Other work of an allocator, and its time: while steps waited for it, or beside them."""
 
     maps: int
     unmaps: int
@@ -249,7 +249,7 @@ class Tier(Part):
 
 
 class MemoryStats(Part):
-    """What `torch.cuda.memory_stats()` reports of an allocator of tensors: peaks and counts."""
+    """What `torch.cuda.memory_stats()` reports for an allocator of tensors: peaks and counts."""
 
     allocated_peak_bytes: int
     requested_peak_bytes: int
@@ -263,11 +263,11 @@ class MemoryStats(Part):
 
 
 class Validated(Part, Errors):
-    """How far a clock was off from real servers, as shares; a bias above 0 is too long, or too much."""
+    """Errors of a clock against real servers, as shares; a positive bias is too long, or too much."""
 
 
 class Cost(Part):
-    """The clock that step times come from, the share of time outside what was measured, its errors."""
+    """The clock of step times, the share of time outside what was measured, and its errors."""
 
     source: str
     extrapolated_share: float | None
@@ -280,7 +280,7 @@ class Cost(Part):
 
 
 class Fleet(Part):
-    """How many servers there were, and how requests were spread over them."""
+    """Number of servers, and how requests were spread over them."""
 
     replicas: int
     router: str
@@ -289,7 +289,7 @@ class Fleet(Part):
 
 
 class Pool(Part):
-    """What the servers of a pool did together; `cost` is in the currency of `gpu_price`, None without it."""
+    """The numbers of a pool's servers together; `cost` is in the currency of `gpu_price`, None without it."""
 
     name: str
     role: str
@@ -306,7 +306,7 @@ class Pool(Part):
 
 
 class Faults(Part):
-    """What deaths of replicas cost; `down_s` is the sum of all their times, `times` has each."""
+    """The cost of deaths of replicas; `down_s` is the sum of all their times, `times` has each."""
 
     deaths: int
     resent_requests: int
@@ -317,9 +317,9 @@ class Faults(Part):
 
 
 class Scaling(Part):
-    """How many replicas there were, and what they cost; `gpu_hours_of_all`: if all had always been there.
+    """Number and cost of replicas; `gpu_hours_of_all`: if all had been there all the time.
 
-    With unlike servers, `pools` has the same of each.
+    With unlike servers, `pools` has the same for each pool.
     """
 
     policy: str
@@ -335,7 +335,7 @@ class Scaling(Part):
 
 
 class HandOver(Part):
-    """Prompts moved from prefill to decode servers; bytes of all GPUs, share of one server's KV memory."""
+    """Prompts moved from prefill to decode servers; bytes on all GPUs, share of one server's KV memory."""
 
     requests: int
     read_bytes: int
@@ -345,7 +345,7 @@ class HandOver(Part):
 
 
 class Migration(Part):
-    """Migrations of running requests; `given_up`: how many were given up, by reason; bytes of all GPUs."""
+    """Migrations of running requests; `given_up`: number given up, by reason; bytes on all GPUs."""
 
     migrations: int
     requests: int
@@ -366,7 +366,7 @@ class LimitMet(Part):
 
 
 class Slo(Part):
-    """Whether the latency limits of `slo` were met, see attainment.py; `by_limit`: a LimitMet per limit."""
+    """Whether the latency limits of `slo` were met (attainment.py); `by_limit`: a LimitMet per limit."""
 
     limits: str
     met: bool
@@ -386,7 +386,7 @@ class PerGpu(Part):
 
 
 class Price(Part):
-    """What the GPUs and the tokens cost, in the currency of `gpu_price`."""
+    """The cost of GPUs and tokens, in the currency of `gpu_price`."""
 
     per_gpu_hour: float
     per_hour: float
@@ -403,7 +403,7 @@ class SimulationTime(Part):
 
 
 class Service(Part):
-    """Service to requests that name a client or a due time: see sim/record/service.py."""
+    """Service to requests that have a client or a due time (sim/record/service.py)."""
 
     longest_wait_s: float | None
     attained_share: float | None
@@ -416,9 +416,9 @@ class Service(Part):
 class Summary(Part):
     """The numbers of a run.
 
-    A fleet also has `fleet`, and under `replicas` the numbers of each replica; unlike servers also have
-    `pools`, one Pool each. If replicas die there is `faults`, if they come and go `scaling`; `slo`, `per_gpu`
-    and `price` are there if goals were set.
+    A fleet also has `fleet`, and the numbers of each replica under `replicas`; unlike servers also have
+    `pools`, with a Pool each. There is `faults` if replicas die, `scaling` if they come and go, and `slo`,
+    `per_gpu` and `price` if goals were set.
     """
 
     label: str

@@ -47,7 +47,7 @@ class Tally:
         self._counting = Counting(slots_per_token) if COMPILED else None
         self._late_gaps: list[tuple[int, int]] = []
         self._together = 0  # tokens that came together with another of their sequence
-        self._uncounted = self._spans, self._late_gaps, 0  # and the tokens counted before them
+        self._uncounted = self._spans, self._late_gaps, 0  # and the tokens counted before those
 
     def idle(self, duration_ps: int, held_by: str, rest: Rest, kept: Kept = (0, 0, 0)) -> None:
         """Add time in which nothing was computed; `held_by` and `rest` as in `Start`."""
@@ -57,7 +57,7 @@ class Tally:
         sums.add_idle(duration_ps, rest, kept)
 
     def add(self, span: Span) -> None:
-        """Keep steps that were carried out, to be counted with others."""
+        """Keep steps that were carried out, to count them with others."""
         if self._counting is not None and self._counting.add(span):
             if self._counting.spans == SPANS_AT_ONCE:
                 self.flush()
@@ -68,7 +68,7 @@ class Tally:
             self.flush()
 
     def add_unlike(self, ends: list[int], start: Start, contexts: list[int]) -> None:
-        """Count what a span with `contexts` tokens per step, unevenly added, holds beyond `add`."""
+        """Count what a span holds beyond `add`, with `contexts` tokens per step that grow unevenly."""
         sums = self.saturated if start[HELD_BY] else self.unsaturated
         sums.token += unlike_tokens(ends, start, contexts)
         held = start[2] + contexts[-1] - contexts[0]
@@ -76,7 +76,7 @@ class Tally:
             self.peak_used_slots = held
 
     def late(self, gap_ps: int, count: int) -> None:
-        """Add gaps between two tokens that are not the duration of one step."""
+        """Add gaps between two tokens that do not equal the duration of one step."""
         if self._counting is not None and self._counting.late(gap_ps, count):
             return
         self._late_gaps.append((gap_ps, count))
@@ -86,7 +86,7 @@ class Tally:
         self._together += count
 
     def flush(self) -> None:
-        """Count the spans and late tokens collected so far; a few late tokens wait for the last spans."""
+        """Count the spans and late tokens so far; a few late tokens wait for the last spans."""
         spans = self._spans[:]
         self._uncounted = spans, *self._uncounted[1:]
         self._spans.clear()
@@ -105,7 +105,7 @@ class Tally:
         self._uncounted = self._spans, self._late_gaps, counted
 
     def tokens(self) -> int:
-        """Tokens generated so far, including the last step carried out; may be called from another thread."""
+        """Number of generated tokens, including the last step; may be called from another thread."""
         spans, late, tokens = self._uncounted
         tokens += sum([len(ends) * start[0] for ends, start, _ in spans[:]])
         tokens += sum([count for _, count in late[:]]) + self._together
@@ -125,13 +125,13 @@ class Tally:
         sums.add_spans(columns)
 
     def _take_counted(self, counting: Counting) -> None:
-        """The same for spans that were counted one by one, compiled."""
+        """The same for spans already counted one by one, compiled."""
         counting.give(self.saturated, self.unsaturated, self.held_ps, self.token_gaps)
         self.max_running = max(self.max_running, int(counting.max_running))
         self.peak_used_slots = max(self.peak_used_slots, int(counting.peak_slots))
 
     def close(self) -> None:
-        """The run is over: count all that is left."""
+        """The run is over: count everything that is left."""
         if self._together:
             self.late(0, self._together)
             self._together = 0

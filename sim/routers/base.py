@@ -1,4 +1,4 @@
-"""The interface of a router: choose a replica for each request, from the replicas' state at its arrival.
+"""The interface of routers: choose a replica for each request, by the replicas' state at its arrival.
 
 class Mine(Router):
     def choose(self, request, replicas):
@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class Seen(Protocol):
-    """What a router sees of a replica: its state when its current step began, and its current queue."""
+    """What a router sees of a replica: its state at the start of its current step, and its current queue."""
 
     @property
     def place(self) -> int:
-        """Its number in the fleet; it stays the same when other replicas cannot be chosen."""
+        """Its number in the fleet, which stays the same when other replicas cannot be chosen."""
 
     @property
     def pool(self) -> str:
@@ -34,7 +34,7 @@ class Seen(Protocol):
 
     @property
     def role(self) -> str:
-        """What it does for a request: `both`, `prefill` or `decode`."""
+        """Its role: `both`, `prefill` or `decode`."""
 
     @property
     def waiting(self) -> int:
@@ -42,7 +42,7 @@ class Seen(Protocol):
 
     @property
     def running(self) -> int:
-        """Sequences that it serves, including those in the host pool."""
+        """Sequences that it serves, including those in its host pool."""
 
     @property
     def requests(self) -> int:
@@ -50,11 +50,11 @@ class Seen(Protocol):
 
     @property
     def used_share(self) -> float:
-        """Share of its KV memory that is allocated."""
+        """Allocated share of its KV memory."""
 
     @property
     def used_tokens(self) -> int:
-        """Tokens for which KV memory is allocated."""
+        """Tokens for which its KV memory is allocated."""
 
     @property
     def waiting_tokens(self) -> int:
@@ -62,15 +62,15 @@ class Seen(Protocol):
 
     @property
     def loading_tokens(self) -> int:
-        """Tokens of requests whose keys and values are on their way to it."""
+        """Tokens of requests whose keys and values are being loaded."""
 
     @property
     def head_tokens(self) -> int:
-        """Tokens that the head of its queue needs; 0: nobody waits."""
+        """Tokens needed by the head of its queue; 0: nobody waits."""
 
     @property
     def prefill_tokens(self) -> int:
-        """Prompt tokens that it must still compute, as far as it knows: a cache may have some."""
+        """Prompt tokens still to compute, as far as it knows: a cache may have some of them."""
 
     @property
     def block_size(self) -> int:
@@ -78,7 +78,7 @@ class Seen(Protocol):
 
     @property
     def decode_tokens(self) -> int:
-        """Tokens of all its decoding sequences together."""
+        """Total tokens of its decoding sequences."""
 
     @property
     def capacity_tokens(self) -> int:
@@ -86,20 +86,20 @@ class Seen(Protocol):
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """Most tokens of one of its steps."""
+        """Token budget of one of its steps."""
 
     @property
     def max_num_seqs(self) -> int:
-        """Most sequences of one of its steps."""
+        """Limit on the sequences of one of its steps."""
 
     def cached_tokens(self, request: Request) -> int:
         """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
 
     def prefill_s(self, tokens: int) -> float:
-        """Seconds it would take to compute a prompt of `tokens` tokens, with nothing else running."""
+        """Seconds to compute a prompt of `tokens` tokens there, with nothing else running."""
 
     def step_s(self, prompts: int, prompt_tokens: int, sequences: int, context_tokens: int) -> float:
-        """Seconds of a step with equal prompts of these tokens in all, alongside decoding sequences."""
+        """Seconds of a step with equal prompts of so many tokens in total, beside its decoding sequences."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -127,15 +127,15 @@ class Router:
         self.rng, self.options = rng, options
 
     def begin(self, workload: Workload) -> None:
-        """See the requests before the first one comes: their labels, such as the session."""
+        """Called with the requests before the first one arrives: their labels, such as the session."""
 
     def look(self, replicas: Sequence[Seen]) -> None:
         """Look at all replicas, every `interval_ps`; for routers whose view of them is delayed."""
 
     def own(self, kind: type[T]) -> T:
-        """Its own options, as `declares` defines them, with the user's settings."""
+        """Its own options, as `declares` defines them, with the user's values."""
         return taken(kind, self.options)
 
     @abstractmethod
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The place of the replica that the request goes to."""
+        """The place of the replica for the request."""

@@ -1,4 +1,4 @@
-"""Cache-aware: SGLang's router, which remembers which text it sent where and asks no replica for its cache.
+"""Cache-aware: SGLang's router, which remembers what text it sent where and never asks the replicas.
 
 1. Loads (requests sent and not answered) are unbalanced when the largest exceeds the smallest by more than
    `balance_abs_threshold` and is more than `balance_rel_threshold` times it: then the least loaded is chosen.
@@ -7,7 +7,7 @@
 3. Else the replica to which the fewest tokens of text were sent: its tree is the smallest.
 
 Source: SGLang, sgl-router/src/policies/cache_aware.rs. There the trees hold characters, here blocks of 16
-tokens; nothing is evicted from them, as between two evictions in SGLang. `prefix` asks the replicas.
+tokens, and nothing is ever evicted from them. The router `prefix` asks the replicas instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from kvsim.sim.routers.options import Balanced
 from kvsim.sim.serving.request import Request
 
 BLOCK = 16
-"""Texts are compared in blocks of this many tokens."""
+"""Tokens per block of text, the unit of comparison."""
 
 
 class CacheAware(Router):
-    """The replica that was sent the longest prefix of the prompt."""
+    """Chooses the replica that was sent the longest prefix of the prompt."""
 
     declares: ClassVar[type] = Balanced
 
@@ -37,7 +37,7 @@ class CacheAware(Router):
         self._tokens: dict[int, int] = {}  # replica -> tokens of text sent to it, each counted once
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """By load if it is unbalanced, else by text."""
+        """By load if loads are unbalanced, else by text."""
         loads = [replica.requests for replica in replicas]
         least, most, limits = min(loads), max(loads), self._limits
         keys = [

@@ -1,17 +1,17 @@
-"""Mooncake's Conductor: the replica at which the first token is predicted to come first.
+"""Mooncake's Conductor: the replica with the earliest predicted first token.
 
     first token   its queue, computed + the part of the prompt that is not cached there, computed beside
                   its decodes
     decode        the replica whose steps are predicted to be shortest with this request
 
-The least is chosen, the first of equals. So a cached prefix is used unless the queue in front of it takes
-longer than computing the prefix again elsewhere.
+The minimum is chosen; ties go to the first replica. So a cached prefix is used unless the queue takes longer
+than computing the prefix again elsewhere.
 
 Source: Qin et al., Mooncake (FAST '25), section 6, Algorithm 1. Left out: its second branch, which copies the
-longest prefix to where it is shorter by more than `kvcache_balancing_threshold`; a tier that replicas share
-loads it instead. That requests are refused whose first token would come too late is the policy
-`early-rejection`. Step times are those of the run's clock, where Mooncake fits them; prompts in a queue count
-as equal ones, and attention to what is cached as nothing.
+longest prefix to replicas whose own is shorter by more than `kvcache_balancing_threshold`; here a tier shared
+by replicas loads it. Refusing requests whose first token would come too late is a separate policy,
+`early-rejection`. Step times come from the run's clock, whereas Mooncake fits them. Prompts in a queue count
+as equally long, and attention to cached tokens takes no time.
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ from kvsim.sim.serving.request import Request
 
 
 class Conductor(Router):
-    """The earliest first token, or the shortest steps."""
+    """Chooses the earliest first token, or the shortest steps."""
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The replica with the least time."""
+        """The replica with the shortest time."""
         times_s = [self.time_s(request, replica) for replica in replicas]
         return times_s.index(min(times_s))
 
     def time_s(self, request: Request, replica: Seen) -> float:
-        """Until the first token there; of a decode replica, the time of a step with this request."""
+        """Seconds until the first token there; on a decode replica, of a step with this request."""
         if replica.role == "decode":
             return replica.step_s(0, 0, replica.running + 1, replica.decode_tokens + request.prompt_tokens)
         queued, missed = replica.prefill_tokens, request.prompt_tokens - replica.cached_tokens(request)

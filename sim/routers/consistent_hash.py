@@ -1,10 +1,10 @@
-"""Consistent hash: a session goes to one replica, and few sessions move when a replica comes or goes.
+"""Consistent hash: a session stays on one replica, and few sessions move when a replica comes or goes.
 
     ring    hashes of replica 0 node 0, replica 0 node 1, ..., replica 1 node 0, ... in order
     choose  the replica of the first node at or after the hash of the session
 
 As in vLLM's router (`--policy consistent_hash`): 160 nodes per replica on the ring. A request without a
-session goes by its own number. The hashes are the simulator's own (BLAKE2): the places differ from vLLM's.
+session uses its own number. The hashes are kvsim's own (BLAKE2), so places differ from vLLM's.
 """
 
 from bisect import bisect_left
@@ -32,7 +32,7 @@ class Ring:
 
 
 class ConsistentHash(Router):
-    """The next replica on a ring of hashes."""
+    """Chooses the next replica on a ring of hashes."""
 
     declares: ClassVar[type] = Ring
 
@@ -41,7 +41,7 @@ class ConsistentHash(Router):
         self._nodes = self.own(Ring).virtual_nodes
         self._sessions: Sequence[object] | None = None
         self._ring: list[tuple[int, int]] = []  # (hash, place of the replica)
-        self._of: tuple[int, ...] = ()  # the replicas on the ring
+        self._of: tuple[int, ...] = ()  # replicas on the ring
 
     def begin(self, workload: Workload) -> None:
         """Take the sessions of the trace."""

@@ -5,11 +5,11 @@
                 requests
     none left   it gets `--d2lpm-quantum` more at every replica, until one has some
 
-So a client's prefixes stay where they are cached until it has had its share there; then it moves on. Replicas
-order by `--policy dlpm`.
+So a client's prefixes stay where they are cached until the client has used its share there; then it moves on.
+Replicas use `--policy dlpm`.
 
-Source: Cao et al., Locality-aware fair scheduling in LLM serving (arXiv 2501.14312), algorithm 2. There
-answers are also charged as they are generated; a router here does not see them.
+Source: Cao et al., Locality-aware fair scheduling in LLM serving (arXiv 2501.14312), algorithm 2. In the
+paper answers are also charged as they are generated; routers here do not see them.
 """
 
 from collections import defaultdict
@@ -54,7 +54,7 @@ class D2lpm(Router):
             self._clients = workload.labels["client"].tolist()
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The longest prefix within the deficits."""
+        """The replica with the longest prefix, within the deficits."""
         client = str(self._clients[request.index]) if self._clients else ""
         keys = [(client, replica.place) for replica in replicas]
         most = max(self._deficits[key] for key in keys)

@@ -8,7 +8,7 @@ The lowest cost is chosen, the first of equals; with `router_temperature` T abov
 softmax(-cost / (T x (largest - smallest cost))).
 
 Sources: Dynamo's router guide (cost, weight, temperature), lib/kv-router/src/scheduling/selector.rs (softmax
-of costs scaled by their range). Dynamo counts blocks itself as it sends them; here the replicas are asked.
+of costs scaled by their range). Dynamo counts the blocks that it sends; here the router asks the replicas.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class DynamoOptions:
 
 
 class Dynamo(Router):
-    """The lowest cost in blocks, or a softmax of it."""
+    """Chooses the lowest cost in blocks, or draws by a softmax of costs."""
 
     declares: ClassVar[type] = DynamoOptions
 
@@ -67,7 +67,7 @@ class Dynamo(Router):
         return len(weights) - 1
 
     def cost(self, request: Request, replica: Seen) -> float:
-        """What the request would cost there, in blocks."""
+        """The cost of the request at a replica, in blocks."""
         block, prompt = replica.block_size, request.prompt_tokens
         uncached = prompt - replica.cached_tokens(request)
         prefill = (replica.prefill_tokens + uncached) / block

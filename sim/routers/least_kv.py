@@ -1,4 +1,4 @@
-"""Least KV: the replica with the emptiest KV memory; of equals, the one with fewer requests."""
+"""Least KV: the replica with the emptiest KV memory; ties go to the one with fewer requests."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from kvsim.sim.serving.request import Request
 
 
 class LeastKv(Router):
-    """The emptiest memory."""
+    """Chooses the emptiest memory."""
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
         """The smallest allocated share; replicas with a queue that waits for memory come last."""

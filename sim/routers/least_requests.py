@@ -1,7 +1,7 @@
-"""Least requests: the replica with the fewest requests, waiting or running; of equals the first.
+"""Least requests: the replica with the fewest requests, waiting or running; ties go to the first.
 
-With `router_choices`, or as `least-requests:2`, it looks at only that many replicas, drawn at random: the
-power of two choices, nearly as even and without asking all of them.
+With `router_choices`, or as `least-requests:2`, it looks at only so many replicas, drawn at random: the power
+of two choices, which is nearly as even but does not ask all replicas.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from kvsim.sim.serving.request import Request
 
 
 class LeastRequests(Router):
-    """The fewest requests, among all replicas or a random draw."""
+    """Chooses the fewest requests, among all replicas or a random draw."""
 
     declares: ClassVar[type] = Drawn
 
@@ -30,7 +30,7 @@ class LeastRequests(Router):
         self._choices = int(argument) if argument else self.own(Drawn).router_choices
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The least loaded."""
+        """The least loaded replica."""
         if 0 < self._choices < len(replicas):
             places: list[int] = sorted(self.rng.choice(len(replicas), self._choices, replace=False).tolist())
             return min(places, key=lambda place: replicas[place].requests)

@@ -6,9 +6,9 @@
     active    (most requests - its requests) / most requests; 1 for an idle replica
     session   1 for the replica that had the session's last request, else 0
 
-Ties are drawn. Queue and KV memory are read every `signal_interval` seconds, so they are late; what the
-scheduler knows itself (prefixes, requests that it sent, sessions) is not. The weights are those of Red
-Hat's default: queue 2, prefix 3, no others.
+Ties are broken at random. Queue and KV memory are read every `signal_interval` seconds, so they are stale;
+what the scheduler knows itself (prefixes, requests that it sent, sessions) is not. The weights are those of
+Red Hat's default: queue 2, prefix 3, no others.
 
 Sources: llm-d-inference-scheduler at 520af47, pkg/epp/framework/plugins/scheduling/{scorer,picker}, and
 pkg/epp/datalayer/runtime.go for 50 ms; Red Hat OpenShift AI 3.4, "Configuring scheduler settings".
@@ -28,7 +28,7 @@ from kvsim.sim.workload import PS_PER_S, Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Options of llm-d: the weights of its scorers, and the delay of signals."""
+    """Options of llm-d: weights of the scorers, and the delay of signals."""
 
     queue_weight: float = option("Weight of a short queue.", default=2.0, value="X", least=0)
     prefix_weight: float = option("Weight of a cached prefix.", default=3.0, value="X", least=0)
@@ -45,14 +45,14 @@ class Scores:
 
 
 class Signals(NamedTuple):
-    """What was last read from a replica."""
+    """The last values read from a replica."""
 
     waiting: int
     used_share: float
 
 
 class LlmD(Router):
-    """The largest weighted sum of scores."""
+    """Chooses the largest weighted sum of scores."""
 
     declares: ClassVar[type] = Scores
 
@@ -60,7 +60,7 @@ class LlmD(Router):
         super().__init__(argument, rng, options)
         self._weights = self.own(Scores)
         self.interval_ps = round(self._weights.signal_interval * PS_PER_S)
-        self._signals: dict[int, Signals] = {}  # by the replica's place
+        self._signals: dict[int, Signals] = {}  # by place of the replica
         self._sessions: Sequence[object] | None = None
         self._last: dict[object, int] = {}  # session -> place of the replica
 
@@ -70,13 +70,13 @@ class LlmD(Router):
         self._sessions = found[0].tolist() if found else None
 
     def look(self, replicas: Sequence[Seen]) -> None:
-        """Read queue and KV memory."""
+        """Read queues and KV memories."""
         for replica in replicas:
             share = replica.used_share if self._weights.kv_weight else 0.0
             self._signals[replica.place] = Signals(replica.waiting, share)
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The largest sum; ties are drawn by the seed."""
+        """The replica with the largest sum; ties are broken by the seed."""
         if not self.interval_ps:
             self.look(replicas)
         scores = self.scores(request, replicas)
@@ -88,7 +88,7 @@ class LlmD(Router):
         return chosen
 
     def scores(self, request: Request, replicas: Sequence[Seen]) -> list[float]:
-        """The weighted sum of each replica."""
+        """Weighted sum of scores of each replica."""
         weights, session = self._weights, self._session(request)
         signals = [self._signals.get(replica.place, Signals(0, 0.0)) for replica in replicas]
         queues = [signal.waiting for signal in signals]

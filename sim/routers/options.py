@@ -1,4 +1,4 @@
-"""Options of compiled routers, whose own declarations would lose their types."""
+"""Options of compiled routers: a compiled class would lose the types of its options."""
 
 from dataclasses import dataclass
 

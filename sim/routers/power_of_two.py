@@ -1,7 +1,7 @@
-"""Power of two: of two replicas drawn at random, the one with fewer requests; of equals, the first drawn.
+"""Power of two: of two replicas drawn at random, the one with fewer requests; ties go to the first drawn.
 
-As in SGLang's and vLLM's routers (`--policy power_of_two`; sgl-router/src/policies/power_of_two.rs). The
-load is what the router counts: requests that were sent there and are not answered.
+As in SGLang's and vLLM's routers (`--policy power_of_two`; sgl-router/src/policies/power_of_two.rs). The load
+is the router's own count of requests sent there and not yet answered.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from kvsim.sim.serving.request import Request
 
 
 class PowerOfTwo(Router):
-    """The less loaded of two."""
+    """Chooses the less loaded of two."""
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """Drawn by the seed."""
+        """The less loaded of two replicas drawn by the seed."""
         if len(replicas) == 1:
             return 0
         first, second = self.rng.choice(len(replicas), 2, replace=False).tolist()

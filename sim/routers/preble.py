@@ -15,11 +15,11 @@ its requests has doubled from the former half of the window to the latter. Neith
 
 Sources: Srivatsa et al., Preble (arXiv 2407.00023), section 3, for E2; its code (WukLab/preble at 8e7906a,
 global_scheduler_with_time.py) for 3 minutes, 1.5, 50, how prefixes move and when they are replicated. As in
-the code the router keeps its own tree of what it sent, in blocks of 16 tokens here, and evicts from it what
-was sent least recently. Step times are those of the run's clock, where Preble fits them. The code counts the
-decodes of unfinished requests only, takes memory to be full, and moves the lightest prefixes, not the one
-that is asked for. Left out: the balance of prefill and decode, for which the code has no rule, and the order
-of the queues, which is that of the replicas' scheduler.
+the code, the router keeps its own tree of the texts it sent, here in blocks of 16 tokens, and evicts the
+texts sent least recently. Step times come from the run's clock, whereas Preble fits them. The code counts
+only decodes of unfinished requests, assumes that memory is full, and moves the lightest prefixes, not the
+requested one. Left out: the balance of prefill and decode, for which the code has no rule, and the order of
+queues, which the replicas' scheduler decides.
 """
 
 from collections import Counter, defaultdict, deque
@@ -37,7 +37,7 @@ from kvsim.sim.serving.request import Request, State, prefix_of
 from kvsim.sim.workload import PS_PER_S
 
 BLOCK = 16
-"""Texts are compared in blocks of this many tokens."""
+"""Tokens per block of text, the unit of comparison."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class E2:
 
 @dataclass(slots=True)
 class Sent:
-    """A request of the window; `prefix` is its last block that was sent before, or its last of all."""
+    """A request of the window; `prefix` is its last block that was sent before, or else its last block."""
 
     at_ps: int
     place: int
@@ -68,11 +68,11 @@ class Sent:
     keys: Sequence[int]
     missed_s: float
     request: Request
-    answer: int = 0  # tokens, once it has ended
+    answer: int = 0  # tokens of its answer, once it has ended
 
 
 class Load:
-    """Requests of the window: how many, and the seconds that their missed tokens take."""
+    """Requests of the window: their number, and the seconds to compute their missed tokens."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -85,7 +85,7 @@ class Load:
 
 
 class Account(Load):
-    """A replica: its load, the blocks that it has, the least recently sent first, and who had them."""
+    """A replica: its load, its blocks (least recently sent first), and the requests that had them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Account(Load):
         self.hits: Counter[int] = Counter()
 
     def count(self, sent: Sent, sign: int) -> None:
-        """Add or remove a request, and its blocks."""
+        """Add or remove a request and its blocks."""
         super().count(sent, sign)
         for key in sent.keys:
             self.hits[key] += sign
@@ -101,12 +101,12 @@ class Account(Load):
                 del self.hits[key]
 
     def missed(self, keys: Sequence[int], prompt_tokens: int) -> int:
-        """Prompt tokens after the longest prefix that it has."""
+        """Prompt tokens after the longest prefix that the replica has."""
         known = next((at for at, key in enumerate(keys) if key not in self.held), len(keys))
         return prompt_tokens - known * BLOCK
 
     def surplus(self, keys: Sequence[int], capacity_tokens: int) -> list[int]:
-        """The blocks to evict so that it has these."""
+        """The blocks to evict to make room for these."""
         new = sum(key not in self.held for key in keys)
         more = len(self.held) + new - capacity_tokens // BLOCK
         kept = {*keys}
@@ -114,7 +114,7 @@ class Account(Load):
 
 
 class Prefix(Load):
-    """A prefix at a replica: its load, and the times to first token in both halves of the window."""
+    """A prefix at a replica: its load, and times to first token in both halves of the window."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Prefix(Load):
         self._sums[0] += first_ps
 
     def doubled(self, now_ps: int, window_ps: int) -> bool:
-        """Whether the mean of the latter half is at least twice that of the former."""
+        """Whether the mean of the latter half is at least twice that of the former half."""
         for half, points in enumerate(self._halves):
             while points and points[0][0] < now_ps - window_ps * (half + 1) // 2:
                 at_ps, first_ps = points.popleft()
@@ -140,7 +140,7 @@ class Prefix(Load):
 
 
 class Preble(Router):
-    """E2: exploit or explore."""
+    """Chooses by E2: exploit or explore."""
 
     declares: ClassVar[type] = E2
 
@@ -148,16 +148,16 @@ class Preble(Router):
         super().__init__(argument, rng, options)
         self._rules, self._texts = self.own(E2), Texts(BLOCK)
         self._window_ps = round(self._rules.preble_window * PS_PER_S)
-        self._homes: defaultdict[int, set[int]] = defaultdict(set)  # block -> replicas to exploit it at
+        self._homes: defaultdict[int, set[int]] = defaultdict(set)  # block -> replicas at which to exploit it
         self._accounts: defaultdict[int, Account] = defaultdict(Account)
         self._prefixes: defaultdict[tuple[int, int], Prefix] = defaultdict(Prefix)  # by place and last block
         self._window: deque[Sent] = deque()
-        self._open: list[Sent] = []  # those that have not ended
-        self._answers = [0, 0]  # of the window: ended, and their tokens
+        self._open: list[Sent] = []  # requests that have not ended
+        self._answers = [0, 0]  # requests of the window that have ended, and their tokens
         self._now_ps = self._chosen = 0
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """Where most of it is known, else where it costs least."""
+        """The replica that has most of the prompt, else the one with the least cost."""
         self._pass(request.arrival_ps, {replica.place for replica in replicas})
         keys = self.keys(request)
         blocks, homes = self._match(keys, replicas)
@@ -170,12 +170,12 @@ class Preble(Router):
         return chosen
 
     def keys(self, request: Request) -> list[int]:
-        """The full blocks of its prompt."""
+        """The full blocks of a request's prompt."""
         text = prefix_of(request.content, request.prompt_tokens)
         return [key for first, count in self._texts.keys(text) for key in range(first, first + count)]
 
     def _match(self, keys: Sequence[int], replicas: Sequence[Seen]) -> tuple[int, list[int]]:
-        """Blocks of the longest prefix with a home, and its homes among `replicas`."""
+        """The blocks of the longest prefix that has a home, and its homes among `replicas`."""
         for blocks in range(len(keys), 0, -1):
             places = self._homes.get(keys[blocks - 1], ())
             homes = [at for at, replica in enumerate(replicas) if replica.place in places]
@@ -186,7 +186,7 @@ class Preble(Router):
     # -- costs, in seconds --------------------------------------------------------------------
 
     def _load_s(self, load: Load, replica: Seen) -> float:
-        """L, or the share in it that requests of one prefix have."""
+        """L, or the part of it that is due to requests of one prefix."""
         ended, tokens = self._answers
         if not (load.requests and ended):
             return load.missed_s
@@ -212,7 +212,7 @@ class Preble(Router):
     # -- balance ------------------------------------------------------------------------------
 
     def _exploit(self, last: int, homes: Sequence[int], replicas: Sequence[Seen]) -> int:
-        """The least loaded home, or the least loaded replica if the prefix is to move or to be replicated."""
+        """The least loaded home, or the least loaded replica if the prefix is to be moved or replicated."""
         loads = [self._load_s(self._accounts[each.place], each) for each in replicas]
         home, least, rules = min(homes, key=lambda at: loads[at]), loads.index(min(loads)), self._rules
         even = loads[home] < max(loads) or loads[home] <= rules.preble_balance * loads[least]
@@ -229,7 +229,7 @@ class Preble(Router):
         return least if prefix.doubled(self._now_ps, self._window_ps) else home
 
     def _move(self, last: int, source: int, target: int) -> None:
-        """A prefix, and its requests of the window, belong to another replica."""
+        """Move a prefix, and its requests of the window, to another replica."""
         self._homes[last].discard(source)
         for sent in self._window:
             if (sent.place, sent.prefix) == (source, last):
@@ -247,7 +247,6 @@ class Preble(Router):
             del self._prefixes[sent.place, sent.prefix]
 
     def _send(self, request: Request, keys: Sequence[int], prefix: int, replica: Seen) -> None:
-        """Enter a request into the accounts of its replica."""
         place, account = replica.place, self._accounts[replica.place]
         sent = Sent(self._now_ps, place, prefix, keys, self._missed_s(request, keys, replica), request)
         for key in account.surplus(keys, replica.capacity_tokens):
@@ -263,7 +262,7 @@ class Preble(Router):
         self._chosen += 1
 
     def _pass(self, now_ps: int, places: set[int]) -> None:
-        """Time has passed: requests have ended or left the window, replicas are gone with their caches."""
+        """Advance time: requests end or leave the window; replicas that left take their caches with them."""
         self._now_ps = now_ps = max(now_ps, self._now_ps)
         begin_ps = now_ps - self._window_ps
         for sent in self._open:

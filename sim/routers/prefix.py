@@ -1,9 +1,9 @@
-"""Prefix: the replica with the longest part of the prompt in its cache, unless it is overloaded.
+"""Prefix: the replica that has cached most of the prompt, unless loads are unbalanced.
 
-As in production routers (SGLang's cache-aware policy), with its limits: when the largest load exceeds the
-smallest by more than `balance_abs_threshold` requests and by more than the factor `balance_rel_threshold`, or
-when less than `cache_threshold` of the prompt is cached anywhere, the request goes to the least loaded. Ties
-go to the least loaded, too.
+As in production routers (SGLang's cache-aware policy), with the same limits. The request goes to the least
+loaded replica if the largest load exceeds the smallest by more than `balance_abs_threshold` requests and by
+more than the factor `balance_rel_threshold`, or if no replica has cached at least `cache_threshold` of the
+prompt. Ties also go to the least loaded replica.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from kvsim.sim.serving.request import Request
 
 
 class LongestPrefix(Router):
-    """The longest cached prefix, then the smallest load."""
+    """Chooses the longest cached prefix, then the smallest load."""
 
     declares: ClassVar[type] = Balanced
 
@@ -28,7 +28,7 @@ class LongestPrefix(Router):
         self._share = limits.cache_threshold
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The replica with most of the prompt."""
+        """The replica that has cached most of the prompt."""
         loads = [replica.requests for replica in replicas]
         least, most = min(loads), max(loads)
         if most - least > self._more and most > self._times * least:

@@ -7,8 +7,8 @@ from kvsim.sim.serving.request import Request
 
 
 class Random(Router):
-    """Any replica."""
+    """Chooses any replica."""
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """Drawn by the seed."""
+        """A replica drawn by the seed."""
         return int(self.rng.integers(len(replicas)))

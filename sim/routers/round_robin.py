@@ -1,4 +1,4 @@
-"""Round robin: one after the other, whatever their load; the i-th request goes to replica i mod N."""
+"""Round robin: one replica after another, whatever their load; request i goes to replica i mod N."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,13 +9,13 @@ from kvsim.sim.serving.request import Request
 
 
 class RoundRobin(Router):
-    """Each replica in turn."""
+    """Chooses each replica in turn."""
 
     def __init__(self, argument: str, rng: np.random.Generator, options: Mapping[str, object]) -> None:
         super().__init__(argument, rng, options)
         self._turn = -1
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The next one."""
+        """The next replica."""
         self._turn = (self._turn + 1) % len(replicas)
         return self._turn

@@ -15,7 +15,7 @@ SCHEDULERS: dict[str, str] = {
     "vtc-artifact": "kvsim.sim.schedulers.vtc_artifact:VtcArtifact",
     "static": "kvsim.sim.schedulers.static:Static",
 }
-"""Name on the command line -> where the class is; `name@release` selects one of its `VERSIONS`."""
+"""Name on the command line -> location of the class; `name@release` selects one of its `VERSIONS`."""
 
 FAMILIES: dict[str, str] = {
     "pieces": "prompts and decodes in one step; prompts are split",
@@ -23,4 +23,4 @@ FAMILIES: dict[str, str] = {
     "by turns": "prompts or decodes: decoding requests pause while prompts are computed",
     "batches": "a batch is served to its end before the next one begins",
 }
-"""What a step computes, in the order in which it is explained."""
+"""What a step computes, in the order in which listings explain it."""

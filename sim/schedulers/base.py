@@ -1,10 +1,10 @@
-"""What a scheduler must do: decide the step that starts now, and handle finished requests.
+"""The interface of schedulers: decide the step that starts now, and handle finished requests.
 
-It decides by calling the server's operations: `admit_head`, `continue_prefill`, `grow_due`, `pause`,
-`preempt`, `release`. Each takes effect immediately, or reports that there is no room, and is entered in the
-record that `decide` returns (sim/serving/decision.py); everything else, including the cost of copies and
-swaps, is derived from it. A scheduler of your own is a class of 40 lines: docs/own-scheduler.md;
-`sim check-scheduler` tests it.
+A scheduler decides by calling the server's operations: `admit_head`, `continue_prefill`, `grow_due`, `pause`,
+`preempt`, `release`. Each takes effect immediately or reports that there is no room, and is recorded in what
+`decide` returns (sim/serving/decision.py). Everything else, including the cost of copies and swaps, follows
+from this record. A scheduler of your own is a class of 40 lines: docs/own-scheduler.md; `sim check-scheduler`
+tests it.
 """
 
 from abc import abstractmethod
@@ -38,16 +38,16 @@ T = TypeVar("T")
 class Scheduler:
     """Decides each step; all state is in the server.
 
-    If no request entered, left or prefilled, the step is repeated (a span) without asking again, until a
+    If no request entered, left or prefilled, the step is repeated (a span) without another call, until a
     sequence finishes, memory is short or a request arrives at an empty queue. So a decision may depend only
-    on the server's state, never on how often it was asked.
+    on the server's state, never on the number of calls.
     """
 
     family: ClassVar[str] = "yours"
     """What one of its steps computes: one of `FAMILIES` (sim/schedulers/__init__.py)."""
     idea: ClassVar[str] = ""
     VERSIONS: ClassVar[tuple[str, ...]] = ()
-    """Releases whose behaviour it implements, the default last."""
+    """Releases whose behaviour it implements; the last one is the default."""
     declares: ClassVar[type] = NoOptions
     """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
     caches: ClassVar[bool] = False
@@ -55,15 +55,15 @@ class Scheduler:
     overlaps: ClassVar[bool] = False
     """Whether it can decide a step before the previous one has ended (`async_scheduling`)."""
     reserves: ClassVar[bool] = False
-    """Whether it relies on a request's reservation, however the allocator treats it."""
+    """Whether it relies on a request's reservation, whatever the allocator does."""
     policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf")
-    """Queue orders that it supports."""
+    """Policies that it supports as the order of its queue."""
     keyed: ClassVar[bool] = False
-    """Whether it also accepts policies with keys (sim/policies)."""
+    """Whether it also supports policies with keys (sim/policies)."""
     serves_in_turn: ClassVar[tuple[str, ...]] = ()
-    """Policies under which only the head of the queue is considered and arrivals go to the end: an arrival
-    then changes nothing while any request waits, and spans continue across it. A class declares this for
-    itself only: a subclass, which may consider other requests, must declare it again."""
+    """Policies under which only the head of the queue is considered and arrivals go to the end. An arrival
+    then changes nothing while any request waits, so spans continue across it. A subclass, which may consider
+    other requests, must declare this again."""
     forks: ClassVar[bool] = False
     """Whether the samples of a request share its memory as one group, or wait separately."""
     publishes_late: ClassVar[bool] = False
@@ -73,31 +73,31 @@ class Scheduler:
     asynchronous: bool
     """Whether a step is decided before the previous one has ended; off unless a class says so."""
     hides_host: bool
-    """Whether its host prepares a step while the GPU computes the previous one: this affects durations, not
+    """Whether its host prepares a step while the GPU computes the previous one, which affects durations, not
     decisions. On, unless a class says otherwise or the user sets `async_scheduling` to False."""
     order: Order
     """The free block that the engine allocates first: by default the one freed last."""
     keeps_groups: bool
-    """Whether the engine keeps different layer types in groups over one pool, with their prefixes."""
+    """Whether the engine keeps unlike layers in groups over one pool, with their prefixes."""
     cache: CacheRules | None
-    """How the engine keeps prefixes; None: it does not."""
+    """How the engine keeps prefixes; None: not at all."""
     max_chunk: int | None
     """Most tokens of one prompt that a step computes; None: all of them."""
     watermark: float
-    """Share of the memory that an admission leaves free while anything runs."""
+    """Share of the memory that an admission must leave free while anything runs."""
     ends_steps: bool
-    """Whether it is called after each step (`end_step`)."""
+    """Whether `end_step` is called after each step."""
     host_blocks: int | None
     """Blocks of host memory for swapped sequences; None: as many as fit in vLLM's default swap space."""
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
-        """A release's own defaults, for settings the user does not choose."""
+        """A release's own defaults of settings that the user does not choose."""
         return {}
 
     @classmethod
     def recorded(cls, release: str) -> str:
-        """The one of `VERSIONS` whose rules a release follows; KvsimError if none is known."""
+        """The one of `VERSIONS` whose rules a release follows; KvsimError if it is unknown."""
         if release not in cls.VERSIONS:
             raise unknown("scheduler version", release, list(cls.VERSIONS))
         return release
@@ -133,11 +133,11 @@ class Scheduler:
 
     @property
     def reads_facts(self) -> bool:
-        """Whether it needs a request's client and due time (sim/serving/facts.py)."""
+        """Whether it needs the client and the due time of requests (sim/serving/facts.py)."""
         return self.policy is not None
 
     def own(self, kind: type[T]) -> T:
-        """Its own options, as in `declares`, with the user's values."""
+        """Its own options, of the class that it `declares`, with the user's values."""
         return taken(kind, self.config.options)
 
     def _refuse(self, setting: str, value: object) -> None:
@@ -148,17 +148,17 @@ class Scheduler:
         return Server(Batch(KvMemory(allocator)), Rules(bound, self.config.policy, self.publishes_late))
 
     def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
-        """Give its server the tier below the memory that its options ask for: most have no such options.
+        """Give its server the tier below the memory that its options request; most have no such options.
 
         `shared` are the tiers that the servers of its fleet share.
         """
 
     def decide(self, server: Server) -> Decision:
-        """Decide the step that starts now: a record of everything `schedule` asked the server to do."""
+        """Decide the step that starts now; returns the record of all that `schedule` did to the server."""
         allocator = server.allocator
         copied, cow_copies = allocator.copied_slots, allocator.cow_copies
         server.step = step = Decision()
-        step.changed = step.paused = False  # read in most steps: faster this way
+        step.changed = step.paused = False  # read in most steps: this is faster
         step.prompts = step.valid = None
         self.schedule(server)
         if not step.paused:
@@ -174,22 +174,22 @@ class Scheduler:
         """Preempt, grow and admit for the step that starts now."""
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """Why a request with this many sequences (samples or candidates) can never be served, or ""."""
+        """Why a request with so many sequences (samples or candidates) can never be served, or ""."""
         allocator = server.allocator
         if allocator.fits(request.final_tokens, server.most_reserved(request)):
             return ""
         return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
 
     def longest_answer(self, server: Server, prompt: int, longest: int) -> int:
-        """Tokens at which the answer to a prompt is truncated, if a sequence may have `longest`."""
+        """Tokens after which an answer is truncated, if a sequence may have `longest`."""
         return max(longest - prompt, 1)
 
     def head(self, server: Server) -> Request | None:
-        """The request that waits first, or None."""
+        """The request that is first in the queue, or None."""
         return server.waiting[0] if server.waiting else None
 
     def held_back(self, server: Server) -> str:
-        """Why the head of the queue was not admitted in this step, if not for lack of room."""
+        """Why the head of the queue was not admitted in this step, if memory was not the reason."""
         step = server.step
         if step.preemptions > step.displaced:
             return "eviction"
@@ -202,7 +202,7 @@ class Scheduler:
         return "token budget"
 
     def counted_as_waiting(self, server: Server) -> int:
-        """Running sequences that the engine itself still logs as waiting."""
+        """Running sequences that the engine logs as waiting."""
         return 0
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
@@ -214,7 +214,7 @@ class Scheduler:
         return (request,)
 
     def follow(self, workload: Workload) -> None:
-        """Called with the workload before it arrives: recorded facts beyond its requests."""
+        """Called with the workload before it arrives, for recorded facts beyond its requests."""
 
     def search(self, beam: Beam) -> None:
         """Prepare for beam search."""
@@ -224,14 +224,14 @@ class Scheduler:
         )
 
     def choose_beams(self, server: Server) -> None:
-        """After a step: determine which candidates of each beam search survive."""
+        """After a step: choose the surviving candidates of each beam search."""
 
     def end_step(self, server: Server) -> None:
         """After a step: its tokens exist, and finished requests were reported."""
 
     def rest(self, server: Server) -> None:
-        """Nothing runs or waits, and nothing is to be decided until a request arrives."""
+        """Nothing runs or waits; no decision is due until a request arrives."""
 
     def finish(self, server: Server, request: Request) -> None:
-        """A request has its last token: its memory is free for the next step."""
+        """A request has its last token: free its memory for the next step."""
         server.release(request)

@@ -1,4 +1,4 @@
-"""The most memory that running requests will ever need at once: LightLLM's admission rule.
+"""The peak memory that running requests will ever need: LightLLM's admission rule.
 
     each request    a: tokens that it holds, b: tokens still to come
     sorted by b, longest first                  need_i = a_1 + ... + a_i + i * b_i      peak = max need_i
@@ -12,29 +12,29 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 OVERLAP_TOKENS = 6
-"""Tokens that LightLLM adds to every answer, as steps are decided ahead."""
+"""Tokens that LightLLM adds to every answer, since steps are decided ahead."""
 
 
 class Expected(NamedTuple):
-    """A request as the rule sees it: tokens it holds including the next one, and tokens still to come."""
+    """What the rule knows of a request: tokens held, including the next one, and tokens still to come."""
 
     held: int
     to_come: int
 
 
 def expected(prompt: int, generated: int, stored: int, longest: int) -> Expected:
-    """A request that may have `longest` answer tokens, of which `generated` exist."""
+    """A request with at most `longest` answer tokens, `generated` of which exist."""
     held = max(prompt + generated, stored) + 1
     return Expected(held, max(0, longest - generated - 1) + OVERLAP_TOKENS)
 
 
 def longest_answer(most: int, generated: int, usual: int) -> int:
-    """The answer to expect while memory is idle: `usual`, or a tenth more than exists; at most `most`."""
+    """The answer length expected while memory is idle: `usual`, or a tenth more than exists, up to `most`."""
     return min(most, max(int(1.1 * generated), usual))
 
 
 class Peak:
-    """Requests by tokens still to come, and the most memory that they will need at once."""
+    """Requests ordered by tokens still to come, and the most memory that they will need at once."""
 
     def __init__(self, requests: Iterable[Expected] = ()) -> None:
         self._sorted = sorted((-each.to_come, each.held) for each in requests)

@@ -5,12 +5,12 @@
    compute their whole prompts in a separate step, in which nothing decodes.
 2. Otherwise decode. If there is no room, pause the last admitted request; its text stays in LightLLM's tree.
 
-An answer is expected to have its maximum length (set by `--reserve`) if memory use is at least
-`router_token_ratio`: by default always, so that no request is ever paused. Below that, it is expected to
-have `router_max_new_token_len` tokens, or a tenth more than exist.
+An answer is expected to reach its maximum length (set by `--reserve`) if memory use is at least
+`router_token_ratio`, which by default is always true, so that no request is ever paused. Below this ratio, it
+is expected to have `router_max_new_token_len` tokens, or a tenth more than exist.
 
-Router and queue of revision fc72ffab; the rule equals it in every recorded state. Left out: chunked prefill,
-and that the paused request is the one that arrived last, not the latest admission.
+Router and queue of revision fc72ffab; the rule equals it in every recorded state. Left out: chunked prefill.
+LightLLM pauses the request that arrived last, here the latest admission is paused.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class WaitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LightLLMOptions(WaitOptions):
-    """Also, what LightLLM's router expects of answers."""
+    """What LightLLM's router expects of answers."""
 
     router_token_ratio: float = option(
         "Share of memory in use from which the longest answers are expected.",
@@ -65,7 +65,7 @@ class LightLLM(Scheduler):
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
-        """Whole prompts, so the longest must fit in a step."""
+        """Prompts are whole, so the longest must fit in a step."""
         return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(2048, max_model_len)}
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
@@ -84,11 +84,11 @@ class LightLLM(Scheduler):
         self.ratio, self.usual_answer = own.router_token_ratio, own.router_max_new_token_len
         self.wait = self.own(WaitOptions).router_max_wait_tokens
         self._period = max(1, self.wait)
-        self._turn = 0  # step of the next admission; then every `_period` steps
-        self._full = False  # whether seats or budget, not the peak, stopped the last admission
+        self._turn = 0  # step of the next admission, then every `_period` steps
+        self._full = False  # whether seats or budget, not the peak, ended the last admission
 
     def schedule(self, server: Server) -> None:
-        """Admit when it is time, else decode."""
+        """Admit if it is time, else decode."""
         late = server.steps - self._turn
         if not server.running or (late >= 0 and late % self._period == 0):
             self._admit(server)
@@ -120,11 +120,11 @@ class LightLLM(Scheduler):
             budget -= head.known_tokens
 
     def _capacity(self, server: Server) -> int:
-        """Tokens that the memory can hold."""
+        """Tokens that fit in the memory."""
         return server.allocator.capacity_slots // server.allocator.slots_per_token
 
     def _expected(self, server: Server, request: Request, busy: bool) -> Expected:
-        """The tokens of a request now, and those still to come."""
+        """Tokens of a request now, and those still to come."""
         generated = request.generated
         if request.state is State.DECODE:
             generated = server.progress.generated(request)
@@ -132,12 +132,12 @@ class LightLLM(Scheduler):
         return expected(request.prompt_tokens, generated, 0, longest)
 
     def longest(self, server: Server, request: Request, generated: int, busy: bool) -> int:
-        """Answer tokens to expect, `generated` of which exist."""
+        """Answer tokens to expect in total, of which `generated` exist."""
         most = max(server.rules.bound(request) - request.prompt_tokens, generated)
         return most if busy else longest_answer(most, generated, self.usual_answer)
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """As in the base; requests that might exceed the memory alone are refused, too."""
+        """As in the base; also refuses requests that might exceed the memory alone."""
         longest = max(1, server.rules.bound(request) - request.prompt_tokens)
         alone = Peak([expected(request.prompt_tokens, 0, 0, longest)]).tokens()
         if alone >= self._capacity(server):

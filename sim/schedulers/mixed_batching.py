@@ -12,12 +12,12 @@ from kvsim.sim.serving.server import Server
 
 
 class MixedBatching(Scheduler):
-    """Whole prompts, first come first served; the budget limits what is computed together."""
+    """Whole prompts, first come first served; the budget limits what a step computes."""
 
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     def schedule(self, server: Server) -> None:
-        """Decode beside the prompts if the first of them leaves room."""
+        """Decode beside the prompts if the first prompt leaves room."""
         budget, waiting = self.config.max_num_batched_tokens, server.waiting
         prompts = bool(waiting) and len(server.running) < self.config.max_num_seqs
         if prompts and waiting[0].known_tokens + server.decoding > budget:
@@ -30,7 +30,7 @@ class MixedBatching(Scheduler):
             self._admit(server, budget - server.decoding)
 
     def _admit(self, server: Server, budget: int) -> int:
-        """Admit prompts up to the budget, or a longer one alone; returns how many tokens they have."""
+        """Admit prompts up to the budget, or one longer prompt alone; returns their tokens."""
         admitted, waiting = 0, server.waiting
         while waiting and len(server.running) < self.config.max_num_seqs:
             tokens = waiting[0].known_tokens

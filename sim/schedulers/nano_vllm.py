@@ -69,7 +69,7 @@ class NanoVllm(Scheduler):
             server.grow_due()
 
     def _partial(self, server: Server) -> Request | None:
-        """The request whose prompt was cut, if any: always the last one admitted."""
+        """The request whose prompt was cut, if any: always the one admitted last."""
         if not server.prefill_held:
             return None
         last = next(reversed(server.running.values()))
@@ -99,7 +99,7 @@ class NanoVllm(Scheduler):
             budget, seats = budget - chunk, seats - 1
 
     def held_back(self, server: Server) -> str:
-        """Seats limit the number of prompts per step, not of running requests."""
+        """Seats limit the prompts per step, not the running requests."""
         return "seats" if len(server.step.chunks) >= self.config.max_num_seqs else "token budget"
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:

@@ -2,8 +2,8 @@
 
 At every step, admit from the head of the queue while a whole reservation fits and seats are left. A request
 computes its whole prompt in one step, beside the others' decodes, and keeps its reservation until it ends.
-With an allocator that reserves, nothing is ever evicted; with one that grows on demand, the latest
-admission makes room, as there is no other way.
+With an allocator that reserves, nothing is ever evicted; with one that grows on demand, the latest admission
+is evicted to make room.
 
 Versions: sosp23, as in the PagedAttention paper: the answers to a prompt enter together, or, if they would
 not fit even an empty arena, one by one while nothing runs; osdi22, the default: one by one.
@@ -25,7 +25,7 @@ from kvsim.sim.serving.server import Server
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Orca(Scheduler):
-    """First come first served, whole prompts, reservations held to the end."""
+    """First come first served, whole prompts, reservations kept to the end."""
 
     family: ClassVar[str] = "whole prompts"
     idea: ClassVar[str] = "a request whose reservation fits enters with its whole prompt"
@@ -39,7 +39,7 @@ class Orca(Scheduler):
             self._refuse("policy", config.policy)
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
-        """The server; answers that enter together need an allocator that reserves."""
+        """A server; answers that enter together need an allocator that reserves."""
         if self._together and not allocator.reserves:
             raise KvsimError(
                 f"allocator must reserve for scheduler {self.config.scheduler}, got {self.config.allocator}"
@@ -70,5 +70,5 @@ class Orca(Scheduler):
         return 0 if server.running else 1
 
     def held_back(self, server: Server) -> str:
-        """There is no token budget: a request was evicted, or seats are short."""
+        """There is no token budget: either a request was evicted, or seats are short."""
         return "eviction" if server.step.preemptions else "seats"

@@ -4,10 +4,10 @@
     now        an answer has 40 tokens         '- drawn among those longer than 40
     future     the peak of all running requests (future_peak.py); admit while it fits
 
-Each request keeps one draw, a number between 0 and 1, and is expected at that quantile of the past answers
-that are longer than its own so far. So the expectation changes as it grows and as others end, and nothing
-else is random: the same seed gives the same run. Before any answer is known, and for one longer than all of
-them, the longest possible answer is expected.
+Each request has one random number between 0 and 1: its answer is expected to be at that quantile of the past
+answers that are longer than it is so far. So the expectation changes as the answer grows and as others end.
+Nothing else is random: the same seed gives the same run. Before any answer is known, and for answers longer
+than all past ones, the longest possible answer is expected.
 
 It admits more than `lightllm`, which always expects the longest answer, and pauses a request now and then.
 """
@@ -22,7 +22,7 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
 PAST = 1000
-"""Number of remembered answers: the paper's window."""
+"""Number of past answers remembered: the paper's window."""
 
 
 def drawn(number: int) -> int:
@@ -34,7 +34,7 @@ def drawn(number: int) -> int:
 
 
 class PastFuture(LightLLM):
-    """Admission by future peak, with answers drawn from the past."""
+    """Admission by future peak, with answer lengths drawn from the past."""
 
     family: ClassVar[str] = "by turns"
     idea: ClassVar[str] = "as lightllm, with answers as long as earlier ones were"

@@ -1,9 +1,9 @@
-"""vLLM V1 on a prefill server: prompts are computed, and kept until another server has read them.
+"""vLLM V1 on a prefill server: prompts are computed and kept until another server has read them.
 
 Follows vLLM 0.33.0 with the NIXL connector. Memory read in a step is freed after it; with asynchronous
 scheduling one decision later. Leases do not expire: the decode side renews every prompt until it has it.
 
-In the mixed pool (sim/serving/mixed_pool.py) it also answers requests; those that decode take no seat of
+In the mixed pool (sim/serving/mixed_pool.py) it also answers requests, whose decodes take no seats from
 prompts.
 """
 
@@ -27,7 +27,7 @@ LEASE: Final = Lease(30 * PS_PER_S, 30 * PS_PER_S)
 
 
 class PromptsOnly(VllmV1):
-    """Serves prompts and hands them over."""
+    """Computes prompts and hands them over."""
 
     def __init__(self, config: EngineConfig, max_model_len: int, hand_over: Pulls) -> None:
         super().__init__(config, max_model_len)
@@ -47,7 +47,7 @@ class PromptsOnly(VllmV1):
         return server
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """Its prompt must fit here, all of it on every decode server; or all of it here."""
+        """Its prompt must fit here, and all of it on every decode server; or all of it must fit here."""
         if request.own in self._server.answers:
             return super().refusal(server, request, sequences)
         allocator, prompt = server.allocator, request.prompt_tokens
@@ -56,7 +56,7 @@ class PromptsOnly(VllmV1):
         return self._hand_over.refusal(request)
 
     def schedule(self, server: Server) -> None:
-        """Decide as vLLM does, and process completed reads."""
+        """Schedule as vLLM does, and process completed reads."""
         if server.now_ps > self._decided_ps:
             self._began_ps, self._decided_ps = self._decided_ps, server.now_ps
         again = not self.asynchronous and self._settle()
@@ -79,7 +79,7 @@ class PromptsOnly(VllmV1):
         return bool(read)
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
-        """The prompt is computed: no answer is returned from here, unless all of it is computed here."""
+        """The prompt is computed; returns no answer, unless all of it is computed here."""
         if request.own in self._server.answers:
             return super().start_decode(server, request)
         server.end_prefill(request)

@@ -1,13 +1,13 @@
-"""S3: any request that fits the memory enters, largest reservation first (NeurIPS'23): decreasing first fit.
+"""S3: first fit decreasing (NeurIPS'23): any request that fits enters, the largest reservation first.
 
     waiting, by reservation         |######  |####  |###  |##  |#  |     free memory  |.......|
     enter                            ######                     #        one bin, refilled in each step
 
 A request's size is what the allocator would give it: its reservation, the prompt plus a predictor's estimate
 of the answer (`--reserve predicted:MODEL`); for an allocator that grows, what it has so far. At every step
-the pool is scanned from the largest to the smallest, and each request that fits enters: Orca's steps, except
-that one that does not fit blocks none behind it. An answer that outgrows its reservation leaves, and returns
-to the pool with twice as much (sim/serving/reservation.py).
+the pool is scanned from the largest to the smallest request, and each one that fits enters. Steps are as in
+Orca, except that a request that does not fit blocks no others. A request whose answer outgrows its
+reservation leaves, and returns to the pool with twice as much (sim/serving/reservation.py).
 
 If no request arrives and none ends early, the batches are the bins of first-fit decreasing: at most 11/9 of
 the fewest possible, plus 6/9. A small request may wait as long as larger ones arrive: nothing prevents that.
@@ -33,7 +33,7 @@ class Pool:
     Attributes
     ----------
     passed : int
-        Requests at its start that are too large: the head is the first one after them.
+        Requests at the start that are too large; the head is the first one after them.
     """
 
     def __init__(self, size: Callable[[Request], int]) -> None:
@@ -48,7 +48,7 @@ class Pool:
     appendleft = append
 
     def pass_larger(self, slots: int) -> None:
-        """The head is the first request, of those not passed, that takes at most `slots` slots."""
+        """Make the head the first request, of those not passed, that takes at most `slots` slots."""
         self.passed = bisect_left(self._sorted, (-slots,), lo=self.passed)
 
     def popleft(self) -> Request:
@@ -70,7 +70,7 @@ class Pool:
 
 
 class S3(Scheduler):
-    """Decreasing first fit into what is free."""
+    """Admits any request that fits, the largest first."""
 
     family: ClassVar[str] = "whole prompts"
     idea: ClassVar[str] = (
@@ -79,13 +79,13 @@ class S3(Scheduler):
     policies: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
-        """The server, with a pool as its queue."""
+        """A server with a pool as its queue."""
         server = super().new_server(allocator, bound)
         server.waiting = Pool(lambda request: allocator.slots_needed(request.known_tokens, bound(request)))
         return server
 
     def schedule(self, server: Server) -> None:
-        """Admit, from the largest to the smallest, the requests that fit."""
+        """Admit the requests that fit, from the largest to the smallest."""
         server.grow_due()
         if server.step.preemptions:
             return
@@ -101,7 +101,7 @@ class S3(Scheduler):
         pool.passed = 0
 
     def held_back(self, server: Server) -> str:
-        """There is no token budget: a request was evicted, or seats or memory are short."""
+        """There is no token budget: either a request was evicted, or seats or memory are short."""
         if server.step.preemptions:
             return "eviction"
         return "seats" if len(server.running) >= self.config.max_num_seqs else NO_ROOM

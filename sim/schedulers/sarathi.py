@@ -4,8 +4,8 @@
                |dddd|pppp|
                |ddddd|ppp|     the last piece produces a token, the next prompt takes what is left
 
-1. A decoding request, in order of arrival, needs a free block, due or not; if there is none, the latest
-   arrival among those not yet served is preempted.
+1. Each decoding request, in order of arrival, must find a free block, even if it needs none; otherwise the
+latest arrival among those not yet served is preempted.
 2. Prompts in progress continue, then the queue: a request whose whole prompt fits above the watermark enters,
    with what is left of the budget. A victim may reenter in the same step. Only prompts are checked against
    `--max-model-len`.
@@ -13,8 +13,8 @@
 `--max-num-batched-tokens` is the chunk, by default 512. With `--chunk-sizes` a prompt's chunk depends on its
 progress, in stages of `--tokens-per-stage`: large pieces first, as attention grows.
 
-Versions: 96f99117, the default, as recorded: a preempted request counts its answer from zero, and generates
-all of it again; and its next piece is as long as if it had kept its progress. osdi24: neither, as in the
+Versions: 96f99117, the default, as recorded: a preempted request counts its answer from zero and generates
+all of it again, and its next chunk is as long as if it had kept its progress. osdi24: neither, as in the
 paper. Source: microsoft/sarathi-serve, commit 96f99117, sarathi/core/scheduler/sarathi_scheduler.py,
 base_scheduler.py, block_space_manager, sequence_manager/base_sequence_manager.py. One pipeline stage.
 """
@@ -54,7 +54,7 @@ class SarathiOptions:
 
 
 class Sarathi(Scheduler):
-    """Stall-free batching in chunks."""
+    """Stall-free batching with chunked prompts."""
 
     family: ClassVar[str] = "pieces"
     idea: ClassVar[str] = "decodes first, then pieces of prompts up to a small fixed budget: no stalls"
@@ -110,7 +110,7 @@ class Sarathi(Scheduler):
         self._admit(server, tokens)
 
     def _piece(self, known: int, computed: int, tokens: int) -> int:
-        """Tokens of a prompt that the step computes beside `tokens` others."""
+        """Tokens of a prompt to compute in this step, beside `tokens` others."""
         chunk = self._chunks[min(computed // self._stage, len(self._chunks) - 1)]
         return min(known - computed, chunk - tokens)
 
@@ -128,7 +128,7 @@ class Sarathi(Scheduler):
         left.reverse()
         while left:
             request = left.pop()
-            if request.state is State.WAITING:  # preempted for another's growth
+            if request.state is State.WAITING:  # preempted to let another request grow
                 continue
             if request.state is not State.DECODE:
                 prefilling.append(request)
@@ -155,7 +155,7 @@ class Sarathi(Scheduler):
             request.set_output(request.output_tokens + request.generated - self._counted(request))
 
     def _counted(self, request: Request) -> int:
-        """Answer tokens that existed at its previous preemption."""
+        """Answer tokens that existed at the request's previous preemption."""
         before = self._restarted.get(request, 0)
         self._restarted[request] = request.generated
         return before

@@ -51,7 +51,7 @@ Admission = tuple[Request, Match | None, int]
 
 
 class Sglang(Scheduler):
-    """Whole prompts before decodes, admission by estimated lengths, retraction."""
+    """Whole prompts before decodes, admission by estimated answer lengths, retraction."""
 
     family: ClassVar[str] = "by turns"
     idea: ClassVar[str] = "prompts up to a budget as long as predicted memory lasts, otherwise all decode"
@@ -59,7 +59,7 @@ class Sglang(Scheduler):
     declares = SglangOptions
     caches = True
     policies: ClassVar[tuple[str, ...]] = POLICIES
-    serves_in_turn: ClassVar[tuple[str, ...]] = policies  # it considers no request while the batch is full
+    serves_in_turn: ClassVar[tuple[str, ...]] = policies  # no request is considered while the batch is full
     publishes_late = True
     order = Order.QUEUE
 
@@ -89,13 +89,13 @@ class Sglang(Scheduler):
         """Whether the batch is known to be full, until a request leaves."""
         self.cut: Request | None = None
         """The request whose prompt was cut."""
-        self._entered: tuple[Request | None, int] = (None, 0)  # how much of it can be found
+        self._entered: tuple[Request | None, int] = (None, 0)  # how many of its tokens can be found
         self._left = False  # a request left, or was cut, since the last decision
-        self._began = False  # the prefilled requests are the first of a new batch
+        self._began = False  # the prefilled requests start a new batch
         self._held = "seats"
         self._looked: dict[Request, int] = {}  # tokens to compute, when last considered
         self._decoded_at = -1  # step of the last decision to decode without retraction
-        self._waits = -1  # the server's, at the ratio's last reset
+        self._waits = -1  # the server's count at the last reset of the ratio
         self._capacity = 0
         self._answers: FixedAnswers | None = None  # known in this step, if no answer ends early
         self._below = Below()
@@ -128,7 +128,7 @@ class Sglang(Scheduler):
 
     @property
     def in_turn(self) -> bool:
-        """Not if arrivals may pass requests whose prompts are being fetched."""
+        """No, if arrivals may pass requests whose prompts are being fetched."""
         return super().in_turn and self.options.hicache_storage_backend is None
 
     @property
@@ -157,17 +157,17 @@ class Sglang(Scheduler):
         return super().refusal(server, request, sequences)
 
     def most_new(self, request: Request) -> int:
-        """The tokens that a request may generate: as many as its client asks for, or as it will generate."""
+        """The tokens that a request may generate: its client's limit, or what it will generate."""
         asked = max(request.output_tokens, self.options.max_tokens or 0)
         return max(0, min(asked, self._room(request.prompt_tokens)))
 
     def _room(self, prompt: int) -> int:
-        """The longest answer to a prompt that the empty memory can hold, as SGLang computes it."""
+        """The longest answer to a prompt that fits in the empty memory, as SGLang computes it."""
         paged = -(-prompt // self._page) * self._page
         return self._capacity - paged - self._page - 1
 
     def _set_aside(self, server: Server, request: Request) -> float:
-        """Tokens set aside for a running request's answer."""
+        """Tokens reserved for a running request's answer."""
         left = min(self.most_new(request) - self._batch.generated(request), MOST_ESTIMATED)
         return left if self.options.ignore_eos else left * self.ratio.now
 
@@ -192,7 +192,7 @@ class Sglang(Scheduler):
         self._decode(server)
 
     def _catch_up(self, server: Server) -> None:
-        """Account for steps that needed no decision."""
+        """Account for the steps since the last decision."""
         if self._decoded_at >= 0:
             self.ratio.decode(server.steps - self._decoded_at - 1)
             self._decoded_at = -1
@@ -228,7 +228,7 @@ class Sglang(Scheduler):
         self._grow(server)
 
     def _fits(self, server: Server, units: int) -> bool:
-        """Whether `units` sequences find another page, evicting cached pages if needed."""
+        """Whether `units` sequences can get another page each, evicting cached pages if necessary."""
         slots = units * self._page
         if self._cached is not None:
             return self._cached.make_room(slots)
@@ -303,7 +303,7 @@ class Sglang(Scheduler):
         return Budget(*settings)
 
     def _choose(self, server: Server, budget: Budget) -> tuple[list[Admission], int]:
-        """Continue the cut prompt, and admit requests that fit; returns them, and the cut prompt's tokens."""
+        """Continue the cut prompt and admit requests that fit; returns these, and the cut prompt's tokens."""
         cut = self.cut
         went_on = self._go_on(server, budget, cut) if cut is not None else 0
         if self.options.ignore_eos and not server.allocator.caches:
@@ -352,7 +352,7 @@ class Sglang(Scheduler):
         return server.decoding
 
     def _go_on(self, server: Server, budget: Budget, cut: Request) -> int:
-        """The next piece of the cut prompt; 0: it waits."""
+        """The next chunk of the cut prompt; 0: it waits."""
         missing = cut.known_tokens - cut.computed
         piece = budget.next_piece(missing)
         if not piece:
@@ -369,7 +369,7 @@ class Sglang(Scheduler):
         return piece
 
     def _admit(self, server: Server, budget: Budget, request: Request, chosen: list[Admission]) -> bool:
-        """Admit the next request of the queue, if it fits; False: none after it is considered."""
+        """Admit the next request of the queue if it fits; False: no request after it is considered."""
         match = self._memory.look(request, request.known_tokens - 1) if server.allocator.caches else None
         cached = match.tokens if match else 0
         missing = self._looked[request] = request.known_tokens - cached
@@ -413,13 +413,13 @@ class Sglang(Scheduler):
         return True
 
     def _to_come(self, server: Server, cut: Request | None) -> Iterator[tuple[int, int]]:
-        """For running requests and a continuing prompt: answer tokens still to come, and tokens held."""
+        """Answer tokens to come and tokens held, of running requests and a prompt in progress."""
         for request in [*self._batch.requests(), *([cut] if cut is not None else [])]:
             done = self._batch.generated(request)
             yield self.most_new(request) - done, request.prompt_tokens + done
 
     def _no_room(self, server: Server, budget: Budget, request: Request) -> None:
-        """Memory is short: the batch is full while anything runs; with nothing running, it never comes."""
+        """Memory is short: the batch counts as full while anything runs; else the request can never run."""
         if self._windowed is not None and not (server.running or budget.admitted):
             raise KvsimError(
                 f"request {request.index} would wait forever, as in SGLang: the pool of windowed layers "

@@ -1,4 +1,4 @@
-"""How SGLang's scheduler budgets: the share of answers that requests will need, and a step's budget.
+"""SGLang's budgets: the expected share of the longest answers, and the budget of a step.
 
     ratio     0.7 at first (times --schedule-conservativeness), 600 decode steps later 14 % of that;
               after a retraction (tokens generated + 20 each) / tokens that may be generated
@@ -14,13 +14,13 @@ from operator import itemgetter
 
 INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
 RETRACT_STEPS = 20
-"""Decode steps that a retraction makes room for."""
+"""Number of decode steps for which a retraction makes room."""
 MOST_ESTIMATED = 4096
-"""Longer answers are counted as this long."""
+"""Longer answers count as this long."""
 
 
 class NewTokenRatio:
-    """The share of the longest possible answers that is set aside for running requests."""
+    """The share of the longest possible answers that is reserved for running requests."""
 
     def __init__(self, conservativeness: float = 1.0) -> None:
         self.first = min(INIT_RATIO * conservativeness, 1.0)
@@ -29,7 +29,7 @@ class NewTokenRatio:
         self.now = self.first
 
     def decode(self, steps: int = 1) -> None:
-        """`steps` steps decode, and all fit."""
+        """`steps` steps decoded, all of them with enough memory."""
         now, least, decay = self.now, self.least, self.decay
         for _ in range(steps):
             if now == least:
@@ -38,7 +38,7 @@ class NewTokenRatio:
         self.now = now
 
     def reset(self) -> None:
-        """Nothing is left to do."""
+        """No work is left."""
         self.now = self.first
 
     def retracted(self, left: Iterable[tuple[int, int]]) -> None:
@@ -49,10 +49,10 @@ class NewTokenRatio:
 
 
 class FixedAnswers:
-    """Answers of known length still to come: their remaining tokens, and what their requests hold now.
+    """Running answers of known length: their remaining tokens, and what their requests hold now.
 
-    Until the one with the fewest remaining tokens ends, each takes a token per step; then it frees what it
-    held. One token for each must be free at all times.
+    Each takes a token per step, until the one with the fewest remaining tokens ends and frees what it held.
+    One token for each must be free at all times.
     """
 
     def __init__(self, others: Iterable[tuple[int, int]]) -> None:
@@ -71,7 +71,7 @@ class FixedAnswers:
             answers[at:at] = new
 
     def fit(self, free: int) -> bool:
-        """Whether `free` tokens are enough for all of them."""
+        """Whether `free` tokens suffice for all of them."""
         running = len(self._answers)
         for left, held in self._answers:
             if free - left * running <= running:
@@ -82,16 +82,16 @@ class FixedAnswers:
 
 
 class Budget:
-    """What a step's prompts may take.
+    """The memory and tokens that a step's prompts may take.
 
     Parameters
     ----------
     free : int
         Free or cached tokens.
     page_size : int
-        Of the pool: every admission is charged one page more than it has.
+        Page size of the pool: every admission is charged one page more than it has.
     decoding : float
-        Tokens set aside for running requests.
+        Tokens reserved for running requests.
     most_tokens : int
         Prompt tokens per step.
     chunked : bool
@@ -113,7 +113,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Tokens left for whole requests."""
+        """Tokens of the step left for whole requests."""
         return self._free - self._total
 
     def hold(self, woken: int, windowed: int = 0) -> None:
@@ -121,7 +121,7 @@ class Budget:
         self._free -= woken
 
     def give(self, offset: float) -> None:
-        """A running request was preempted: its tokens need not be set aside any more."""
+        """A running request was preempted: its reserved tokens are free."""
         self._total -= offset
 
     def paged(self, tokens: int) -> int:
@@ -143,16 +143,16 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether the step's tokens are used up although memory is left."""
+        """Whether the step's tokens are used up while memory is left."""
         return self.has_room and self.tokens <= 0
 
     def next_piece(self, missing: int) -> int:
-        """Next piece of a previously cut prompt: it must continue, to free its memory eventually."""
+        """Next chunk of a prompt cut earlier, which must continue to free its memory eventually."""
         piece = min(self.tokens, int(self.left))
         return min(missing, piece if piece > 0 else max(self.tokens, self.page_size))
 
     def admit(self, cached: int, missing: int, most_new: int, below: int = 0) -> int | None:
-        """How many of a prompt's `missing` tokens the step computes; 0: none; None: no memory.
+        """How many of a prompt's `missing` tokens the step computes; 0: none; None: memory is short.
 
         `cached` tokens are already held, except the last `below` ones, which come from a lower tier.
         """
@@ -179,22 +179,22 @@ class Budget:
         return min(missing, max(self.tokens, 0)) if self.chunked else missing
 
     def _lasts(self, missing: int, most_new: int, needed: int, answers: FixedAnswers) -> bool:
-        """Whether the memory lasts until the last answer ends, if `needed` tokens are taken now."""
+        """Whether the memory suffices until the last answer ends, if `needed` tokens are taken now."""
         return answers.fit(self._free - self._current - needed)
 
     def _most(self, missing: int, most_new: int) -> int | None:
-        """The longest piece of such a prompt; None: no memory."""
+        """The longest chunk of such a prompt; None: memory is short."""
         return self.tokens
 
 
 class WindowBudget(Budget):
     """The same with a second pool, for the tokens that a sliding window sees.
 
-    There, a prompt needs the tokens it computes in one step, then a window:
+    In that pool, a prompt needs the tokens that it computes in one step, then a window:
 
         max(0, computed - window) + min(prompt + answer, window) + page
 
-    If that can never fit, a shorter piece may; if it does not fit now, the prompt waits.
+    If that can never fit, a shorter chunk may fit; if it does not fit now, the prompt waits.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ class WindowBudget(Budget):
         self._windowed -= windowed
 
     def needs(self, tokens: int, most_new: int) -> int:
-        """What a prompt of `tokens` tokens, and its answer, take of the second pool."""
+        """Tokens of the second pool for a prompt of `tokens` tokens and its answer."""
         computed = min(tokens, self.tokens) if self.chunked else tokens
         most = min(tokens + most_new, self._window)
         return max(0, computed - self._window) + most + self.page_size
@@ -230,12 +230,12 @@ class WindowBudget(Budget):
         return super().has_room and self._windowed > 0
 
     def next_piece(self, missing: int) -> int:
-        """As in the base, but 0 if the second pool is too full: the prompt waits."""
+        """As in the base, but 0 if the second pool is too full: the prompt then waits."""
         piece = min(self.tokens, int(self.left), self._windowed - self.page_size)
         return max(0, min(missing, piece))
 
     def _lasts(self, missing: int, most_new: int, needed: int, answers: FixedAnswers) -> bool:
-        """Windows free memory before the end: only what is taken now counts."""
+        """Windows free memory before the end, so only what is taken now counts."""
         return self.needs(missing, most_new) <= self._windowed
 
     def _most(self, missing: int, most_new: int) -> int | None:

@@ -20,12 +20,12 @@ OF_STORAGE: Final = (
     "hicache_storage_prefetch_retry_poll_interval",
     "hicache_storage_prefetch_retry_max_attempts",
 )
-"""Options that need a storage below it."""
+"""Options that need storage below HiCache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SglangOptions:
-    """Options that only SGLang's scheduler has."""
+    """Options of SGLang's scheduler only."""
 
     schedule_conservativeness: float = option(
         "Factor on what is set aside for running answers.", default=1.0, value="X", above=0

@@ -1,4 +1,4 @@
-"""Which waiting request is next, as SGLang sorts them before admitting any.
+"""The order of waiting requests, as SGLang sorts them before it admits any.
 
     fcfs        in order of arrival; every 32nd time their cache hits count as uses
     priority    the lowest number first, then by arrival
@@ -15,8 +15,8 @@
     dfs-weight  along the radix tree: first where most requests wait
 
 `lpm`, `shortest-prefill-first` and `hrrn` let one request go ahead of those with the same uncached beginning:
-these come last, to hit what it computes. `lpm` and `hrrn` keep the order while more than 128 wait. Source:
-SGLang 0.5.23, `schedule_policy.py` (SchedulePolicy).
+these come last, so that they hit what it computes. `lpm` and `hrrn` keep the order while more than 128 wait.
+Source: SGLang 0.5.23, `schedule_policy.py` (SchedulePolicy).
 """
 
 import random
@@ -42,12 +42,12 @@ NOTHING = Below()
 
 
 class Orders:
-    """Sorts waiting requests; `most_new` says how long an answer may become.
+    """Sorts waiting requests; `most_new` gives the longest answer to a request.
 
     Attributes
     ----------
     processed : int
-        Prompt tokens that the engine has computed; for `hrrn`, the clock of waiting requests.
+        Prompt tokens computed by the engine: the clock of waiting requests for `hrrn`.
     """
 
     def __init__(self, policy: str, most_new: Callable[[Request], int], random_seed: int = 0) -> None:
@@ -55,7 +55,7 @@ class Orders:
         self.most_new = most_new
         self.processed = 0
         self._random = random.Random(random_seed)
-        self._came: dict[Request, int] = {}  # `processed` at its arrival
+        self._came: dict[Request, int] = {}  # value of `processed` at arrival
         self._refreshes = 0
 
     def sort(
@@ -65,7 +65,7 @@ class Orders:
         running: Iterable[Request] = (),
         below: Below = NOTHING,
     ) -> None:
-        """Sort the waiting requests; cache lookups for this count as uses."""
+        """Sort the waiting requests; look-ups in the cache for this count as uses."""
         policy = self.policy
         if policy in (*BY_PREFIX, "dfs-weight") and not memory.allocator.caches:
             policy = "fcfs"
@@ -113,7 +113,7 @@ class Orders:
             return request in alike, missing, waiting.came(request)
 
         def response_ratio(request: Request) -> Key:
-            number = str(request.index)  # ties are broken by it, as text
+            number = str(request.index)  # ties are broken by the key as text
             if request in alike:
                 return 1, 0.0, number
             missing = request.prompt_tokens - hits[request]
@@ -139,9 +139,9 @@ def _by_key(key: str, running: Counter[str]) -> tuple[int, int, str]:
 def _matched(
     memory: SglangMemory, waiting: Sequence[Request], below: Below
 ) -> tuple[dict[Request, int], set[Request]]:
-    """Cached tokens of each, without the last token; and requests whose prefix an earlier one computes.
+    """Cached tokens of each, without its last token; and requests whose prefix an earlier one computes.
 
-    Tokens on the host count as cached; but a request without other hits may be in the second set.
+    Tokens on the host count as cached, but a request with no other hits may be in the second set.
     """
     others, hits, alike = SglangTree(1), {}, set()
     for request in waiting:
@@ -159,7 +159,7 @@ def _matched(
 
 
 def woken(match: Match | None) -> tuple[int, int]:
-    """Tokens of a match not in use now; and of these, those that windowed layers have too."""
+    """Tokens of a match that are not in use now, and those of them that windowed layers also have."""
     if match is None:
         return 0, 0
     if isinstance(match, WindowMatch):
@@ -168,7 +168,7 @@ def woken(match: Match | None) -> tuple[int, int]:
 
 
 def text_of(request: Request) -> list[tuple[int, int, int]]:
-    """The known text of a request as runs; its private part has its own stream."""
+    """The known text of a request, as runs; its private part has a stream of its own."""
     text, left = [], request.known_tokens
     for stream, first, length in request.content:
         if left > 0:
@@ -180,7 +180,7 @@ def text_of(request: Request) -> list[tuple[int, int, int]]:
 
 
 def _along_the_tree(memory: SglangMemory, waiting: Sequence[Request]) -> list[Request]:
-    """Depth first, the child with most ending requests below first; a node's own after those below it."""
+    """Depth first, the child with the most requests below it first; a node's own requests come last."""
     cached = memory.cached
     assert cached is not None
     ends: dict[Node, list[Request]] = {}
@@ -188,7 +188,7 @@ def _along_the_tree(memory: SglangMemory, waiting: Sequence[Request]) -> list[Re
         match = memory.look(request, request.known_tokens)
         assert isinstance(match, SglangMatch)
         ends.setdefault(match.node, []).append(request)
-    # a text is split if a later one ends inside it: an end stays the end of its node
+    # a text is split if a later one ends inside it, so an end stays the end of its node
     weights: dict[Node, int] = {}
     nodes = [cached.tree.root, *cached.tree.nodes()]
     for node in reversed(nodes):

@@ -10,8 +10,9 @@
 
 Source: Holmes et al., DeepSpeed-FastGen (arXiv 2401.08671), section 3: "long prompts are decomposed", "short
 prompts will be composed to exactly fill a target token budget"; deepspeedai/DeepSpeed-MII,
-mii/batching/ragged_batching.py (`_do_schedule_requests`; 768 tokens, 512 sequences). There a request without
-a free block stalls, and if none can continue, all are recomputed; here it is preempted.
+mii/batching/ragged_batching.py (`_do_schedule_requests`; 768 tokens, 512 sequences). In DeepSpeed-MII a
+request without a free block stalls, and if none can continue, all are recomputed; here the request is
+preempted.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from kvsim.sim.serving.server import Server
 
 
 class SplitFuse(Scheduler):
-    """Steps of a fixed size."""
+    """Steps of constant size."""
 
     family: ClassVar[str] = "pieces"
     idea: ClassVar[str] = "every step the same number of tokens: long prompts split, short ones put together"

@@ -1,4 +1,4 @@
-"""Static: request-level batching, as FasterTransformer behind a queue or plain `generate` does it.
+"""Static: request-level batching, as by FasterTransformer behind a queue, or by plain `generate`.
 
 If the engine is idle, take up to B of the earliest requests, where B is how many fit at the model's maximum
 length; prefill them together and run until the *longest* is done. A request that finishes early keeps its

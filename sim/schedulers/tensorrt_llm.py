@@ -1,4 +1,4 @@
-"""TensorRT-LLM: a capacity policy decides which requests run, a token budget which compute.
+"""TensorRT-LLM: a capacity policy decides which requests run, and a token budget which of them compute.
 
 guaranteed-no-evict  The blocks of every running request, up to its longest possible answer (`--reserve`),
                      are set aside, though not allocated yet; the head of the queue enters if its own fit into
@@ -9,7 +9,7 @@ static-batch         Like the first, but no request enters before all have ended
 
 Decodes come first, then prompts, up to `max_num_batched_tokens`; a prompt may be cut at the end of a block.
 Texts can be hit from the end of the step that computes them. So a request that could share a block that
-another one computes in this very step is skipped until it exists; those behind it may pass.
+another request computes in this very step is skipped until the block exists; later requests may pass it.
 
 Rules of cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp (2025), read, not recorded. Left out: beams,
 LoRA pages, encoder memory, and the overlap of a step with the decision of the next.
@@ -35,7 +35,7 @@ NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = "guaranteed-no-evict", "max-utilizatio
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRTOptions:
-    """Options that only TensorRT-LLM has."""
+    """Options of TensorRT-LLM only."""
 
     capacity_policy: str = option(
         "Which requests are admitted: guaranteed-no-evict, max-utilization, static-batch.",
@@ -120,7 +120,7 @@ class TensorRTLLM(Scheduler):
             waiting.appendleft(request)
 
     def _left(self, server: Server) -> int:
-        """Free slots not set aside for running requests."""
+        """Free slots that are not reserved for running requests."""
         allocator = server.allocator
         aside = sum(
             max(0, self._needed(server, request) - allocator.capacity(request.seq))
@@ -148,7 +148,7 @@ class TensorRTLLM(Scheduler):
         return {tuple(cut(content, 0, end))} if sum([length for _, _, length in content]) >= end else set()
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """As in the base; requests whose longest answer exceeds the memory are refused, too."""
+        """As in the base; also refuses requests whose longest answer exceeds the memory."""
         if self.capacity != MAX_UTILIZATION:
             needed, slots = self._needed(server, request), server.allocator.capacity_slots
             if needed > slots:

@@ -1,7 +1,7 @@
 """User options of vLLM's schedulers: V0's and V1's.
 
-They are separate from the schedulers, which are compiled: a compiled class keeps no readable `int | None`,
-and could not be subclassed.
+They are separate from the schedulers, which are compiled: a compiled class has no readable `int | None`, and
+could not be subclassed.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kvsim.sim.deployment.speculation import METHODS
 
 @dataclass(frozen=True, kw_only=True)
 class VllmV0Options:
-    """Options that only vLLM V0 has."""
+    """Options of vLLM V0 only."""
 
     watermark: float = option(
         "Share of the memory that an admission leaves free.", default=0.01, value="X", least=0, below=1
@@ -36,7 +36,7 @@ class VllmV0Options:
 
 @dataclass(frozen=True, kw_only=True)
 class VllmV1Options:
-    """Switches of vLLM V1; early releases lack them."""
+    """Options of vLLM V1, which early releases lack."""
 
     watermark: float = option(
         "Share of the memory that an admission leaves free.", default=0.0, value="X", least=0, below=1

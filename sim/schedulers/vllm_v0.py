@@ -2,9 +2,9 @@
 
 1. Unless a group is swapped out, whole prompts enter from the head of the queue, as many as fit in the token
    budget, the seats and the memory minus a watermark. If any did, the step computes them.
-2. Otherwise the step decodes. A group needs as many free blocks as it has sequences, due or not; if it finds
-   fewer, the latest arrival is evicted: a single sequence is recomputed from the head of the queue, several
-   are swapped out.
+2. Otherwise the step decodes. A group must find as many free blocks as it has sequences, even if it needs
+   none; otherwise the latest arrival is evicted: a single sequence is recomputed from the head of the queue,
+   several are swapped out.
 3. Then, if nothing was evicted, swapped groups come back, earliest arrival first.
 
 With chunked prefill: decodes and chunks of running prompts first, then swapped groups, then new prompts,
@@ -87,7 +87,7 @@ class VllmV0(Scheduler):
         if config.enable_prefix_caching:
             self.cache, self.order = CacheRules(), Order.QUEUE
         self._survivors: Survivors | None = None
-        self._evicted: list[Request] = []  # in this step, with chunked prefill; requeued at its end
+        self._evicted: list[Request] = []  # cut in this step, with chunked prefill; requeued at its end
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose requests may consist of several sequences."""
@@ -185,7 +185,7 @@ class VllmV0(Scheduler):
         self._groups.enter(head)
 
     def _never(self, server: Server, known: int, tokens: int) -> str:
-        """Why a prompt or recomputation of `known` tokens can never be computed, or ""."""
+        """Why a prompt or recomputation of `known` tokens can never be computed; "" if it can."""
         if tokens > self._longest_prompt:
             return f"prompt or recomputation is longer than the {self._longest_prompt:,} tokens of a step"
         allocator = server.allocator
@@ -199,7 +199,7 @@ class VllmV0(Scheduler):
     def held_back(self, server: Server) -> str:
         """Swapped-out groups come first; a group needs seats for all its sequences.
 
-        If both are short, it is the token budget: that persists while decodes take more memory.
+        If both are short, the answer is the token budget, which stays short while decodes take more memory.
         """
         head = server.waiting[0]
         if self._groups.swapped and not self._chunked:
@@ -304,7 +304,7 @@ class VllmV0(Scheduler):
         return [sequence for sequence in group.sequences if sequence.state == State.PREFILL]
 
     def choose_beams(self, server: Server) -> None:
-        """Draw the survivors of the groups that decoded."""
+        """Draw the survivors of groups that decoded."""
         if self._beams:
             self._beams.drop_candidates()
 

@@ -9,17 +9,18 @@
 With the prefix cache on, the cached part of a prompt counts as computed; blocks can be hit as soon as the
 step that computes them is decided.
 
-The budget is at least the number of sequences, so it always reaches every decode, and a prompt that
-is not done is the only one and the last of `running`.
+The budget is at least the number of sequences, so every decode always fits. At most one prompt is in
+progress, and it is the last of `running`.
 
 With asynchronous scheduling, as in 0.33.0 unless it is switched off, a step is decided before the engine
 knows how the previous one ended. Requests that finished in it hold their memory and seats for one decision
 longer, and may even be preempted meanwhile, with no effect except on the count. A token that is not known yet
-cannot be found in the prefix cache. A decision that finds nothing to compute, because all have just finished,
-uses up the step.
+cannot be found in the prefix cache. If a decision finds nothing to compute, because all requests have just
+finished, the step is lost.
 
-Releases differ in `Policy`. Recorded: 0.11.0; 0.33.0, the default. Any other from 0.7.0 on schedules as one
-of them (sim/deployment/vllm_defaults.py), with its own defaults, memory and experts.
+Releases differ in `Policy`. Recorded releases are 0.11.0 and 0.33.0, the default. Any other release from
+0.7.0 on schedules as one of these (sim/deployment/vllm_defaults.py), with its own defaults, memory and
+experts.
 """
 
 from collections.abc import Callable
@@ -61,17 +62,17 @@ class Policy:
     reserve_full_prompt: bool
     """admit a request only if all of it fits, not just its first chunk"""
     order: Order
-    """the free block to allocate, prefix cache off"""
+    """the free block to allocate first, prefix cache off"""
     cached_order: Order
-    """the free block to allocate, prefix cache on"""
+    """the free block to allocate first, prefix cache on"""
     threshold_alone: bool
-    """a long prompt is cut even if it is the only request"""
+    """cut a long prompt even if it is the only request"""
     asynchronous: bool
     """decide a step before the previous one has ended, by default"""
     keeps_groups: bool
-    """keep layers of every kind in groups over one pool, with prefixes (earlier ones: windows, without)"""
+    """keep unlike layers in groups over one pool, with prefixes (earlier releases: only windows, without)"""
     has_switches: bool
-    """whether the rule above can be switched, and a watermark and asynchronous scheduling be set"""
+    """whether `reserve_full_prompt` can be switched, and a watermark and asynchronous scheduling set"""
 
 
 POLICIES = {
@@ -97,7 +98,7 @@ POLICIES = {
 
 
 def _urgency(request: Request) -> tuple[int, int, str]:
-    """By priority, then by arrival, then by number as text: "10" is before "9"."""
+    """By priority, then by arrival, then by number as text: "10" comes before "9"."""
     return request.priority, request.arrival_ps, str(request.index)
 
 
@@ -174,7 +175,7 @@ class VllmV1(Scheduler):
         return POLICIES[self.version].reserve_full_prompt and rules_of(release or NEWEST).reserve_full_prompt
 
     def _speculate(self, speculation: Speculation) -> None:
-        """Verify drafts; what can be found of a text then depends on them."""
+        """Verify drafts, on which the findable part of a text then depends."""
         self.speculation = speculation
         if self.policy is not None:
             raise KvsimError(
@@ -195,7 +196,7 @@ class VllmV1(Scheduler):
             )
 
     def _check_last_piece(self, speculation: Speculation) -> None:
-        """Raise KvsimError if no step has room for the kept-back end of a prompt: it would never finish."""
+        """Raise KvsimError if the kept-back end of a prompt never fits in a step: it would never finish."""
         least = speculation.rules(self.cache is not None, self.config.max_num_seqs).kept_back
         for name, tokens in (
             ("long_prefill_token_threshold", self.own(VllmV1Options).long_prefill_token_threshold or least),
@@ -208,7 +209,7 @@ class VllmV1(Scheduler):
                 )
 
     def follow(self, workload: Workload) -> None:
-        """Take the workload's recorded drafts, or the seed for drawing them."""
+        """Take the workload's recorded drafts, or the seed to draw drafts."""
         if self.speculation is None:
             return
         if workload.drafts is not None:
@@ -255,7 +256,7 @@ class VllmV1(Scheduler):
         return server
 
     def steps_of(self, server: Server) -> Steps:
-        """How its steps are decided, without drafts, a policy with keys, or a tier."""
+        """The way to decide steps, without drafts, a policy with keys, or a tier."""
         limits = self.limits
         steps: Steps = InTurn(server, limits)
         if limits.threshold or server.memory.abilities.ends_pieces:
@@ -264,7 +265,7 @@ class VllmV1(Scheduler):
         return told(steps)
 
     def use(self, steps: Steps) -> None:
-        """Decide its server's steps this way."""
+        """Decide the server's steps this way."""
         self.steps, self.ends_steps = steps, steps.ends_steps
 
     def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
@@ -288,11 +289,11 @@ class VllmV1(Scheduler):
             server.release_departed()
 
     def head(self, server: Server) -> Request | None:
-        """The request that waits first: its load may be over."""
+        """The request that waits first, which may be one whose load has ended."""
         return self.steps.head() or super().head(server)
 
     def held_back(self, server: Server) -> str:
-        """Why the head of the queue was not admitted, if not for lack of room."""
+        """Why the head of the queue was not admitted, if memory was not the reason."""
         return self.steps.held_back() or super().held_back(server)
 
     def finish(self, server: Server, request: Request) -> None:
@@ -307,7 +308,7 @@ class VllmV1(Scheduler):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class InTurn(Steps):
-    """Running requests grow, the last of them may compute another chunk; then the waiting ones."""
+    """Running requests grow, the last one may compute another chunk, then waiting requests enter."""
 
     def __init__(self, server: Server, limits: Limits) -> None:
         super().__init__(server)
@@ -321,7 +322,7 @@ class InTurn(Steps):
         prefilling = server.memory.prefill_held
         if prefilling or server.waiting:
             budget = self.limits.budget - server.progress.size
-            if prefilling and len(server.running) > server.progress.size:  # held not only by those set aside
+            if prefilling and len(server.running) > server.progress.size:  # not only those set aside
                 budget -= self._continue_last(budget)
             self.admit(budget, self.limits.budget)
 
@@ -338,7 +339,7 @@ class InTurn(Steps):
         return chunk if server.continue_prefill(request, chunk) else 0
 
     def admit(self, budget: int, longest: int) -> None:
-        """Admit within a budget, with chunks of at most `longest` tokens."""
+        """Admit within a budget, in chunks of at most `longest` tokens."""
         server = self.server
         waiting, step = server.waiting, server.step
         if budget <= 0 or not waiting or step.preemptions > step.displaced:
@@ -358,7 +359,7 @@ class InTurn(Steps):
             room -= 1
 
     def _enter(self, budget: int, longest: int) -> int:
-        """Admit the head of the queue; returns the tokens that it computes in this step, 0: it must wait."""
+        """Admit the head of the queue; returns the tokens that it computes in this step (0: it must wait)."""
         server, limits, match, hits = self.server, self.limits, None, 0
         pieces = server.memory.abilities.ends_pieces
         whole, watermark = limits.whole_prompt, limits.watermark

@@ -1,12 +1,12 @@
-"""VTC's artefact: S-LoRA's loop under virtual token counters, with its deviations from the paper.
+"""VTC's artefact: S-LoRA's loop with virtual token counters, including its deviations from the paper.
 
     nothing runs, or 10 steps have decoded   select: of the client with the lowest counter, the oldest request
     a request was selected                   a step computes only these prompts; running requests wait
     else                                     a step decodes
 
-A request is selected if the most memory that all will ever need at once fits, with the longest answers that
-were asked for (as in future_peak.py); the first that does not fit ends the selection. Unlike the paper, which
-is `--policy vtc`: waiting requests are considered every ten decode steps; the first token costs nothing; when
+A request is selected if the peak memory that all requests will ever need fits, assuming the longest answers
+requested (future_peak.py); the first that does not fit ends the selection. Differences from the paper
+(`--policy vtc`): waiting requests are considered every ten decode steps; the first token costs nothing; when
 a request finishes, the whole batch is charged twice; a client that returns to an idle system keeps its
 counter. With `--vtc-lengths` an answer is charged as predicted when its request is selected, and corrected
 later. Source: Ying1123/VTC-artifact, 192c2e21, slora/server/router: vtc_req_queue.py,
@@ -31,7 +31,7 @@ from kvsim.sim.serving.server import Server
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactOptions:
-    """User options of S-LoRA's router."""
+    """Options of S-LoRA's router."""
 
     vtc_input_price: float = option(
         "What a prompt token is charged.",
@@ -136,7 +136,7 @@ def profile(prompt: int, answer: float) -> float:
 
 
 class VtcArtifact(Scheduler):
-    """Virtual token counters in S-LoRA's loop."""
+    """S-LoRA's loop with virtual token counters."""
 
     family: ClassVar[str] = "by turns"
     idea: ClassVar[str] = "every ten decodes, of the client with the least service, the oldest"
@@ -150,11 +150,11 @@ class VtcArtifact(Scheduler):
         self._weights = weights_of(self._own.vtc_weights)
         self._random = Random(0)
         self.counters: dict[str, float] = {}
-        self.said: dict[str, float] = {}  # by client, expected length of its answers
+        self.said: dict[str, float] = {}  # expected length of answers, by client
         self._predicted: dict[Request, float] = {}
         self._batch: list[Request] = []  # running requests, in order of admission
-        self._clock = 0  # up to which decode steps are charged
-        self._waited_from = 0  # the clock of the last prefill
+        self._clock = 0  # decode step up to which steps are charged
+        self._waited_from = 0  # time of the last prefill
         self._prefilled: list[Request] = []  # requests whose prompts the step computes
         self._twice = -1  # the last step in which a request finished
         self._aborted: set[Request] = set()
@@ -174,7 +174,7 @@ class VtcArtifact(Scheduler):
     # -- a step -------------------------------------------------------------------------------
 
     def abort(self, request: Request) -> None:
-        """Its client gives up: a running request ends with the next token, a waiting one in its turn."""
+        """Its client gives up: a running request ends with its next token, a waiting one in its turn."""
         self._aborted.add(request)
 
     def schedule(self, server: Server) -> None:
@@ -229,7 +229,7 @@ class VtcArtifact(Scheduler):
         return chosen
 
     def _peak_fits(self, server: Server, who: list[Request]) -> bool:
-        """Whether the most memory that these need at once fits beside the clients' adapters."""
+        """Whether the peak memory of these requests fits beside the clients' adapters."""
         pairs = []
         for request in who:
             done, most = self._generated(request), self._most(request)
@@ -242,21 +242,21 @@ class VtcArtifact(Scheduler):
         return peak < server.allocator.capacity_slots - adapters
 
     def _most(self, request: Request) -> int:
-        """The longest answer that its client asked for."""
+        """The longest answer that its client requested."""
         return max(request.facts.max_tokens or 0, request.output_tokens)
 
     def _generated(self, request: Request) -> int:
         return self._server.progress.generated(request) if request.is_decoding else request.generated
 
     def predicted(self, request: Request) -> float:
-        """The predicted length of its answer at selection."""
+        """The length of its answer, as predicted when it was selected."""
         if self._own.vtc_lengths == "predict":
             return self.said.get(request.facts.client, 0.0)
         error = self._own.vtc_range
         return self._most(request) * self._random.uniform(1 - error, 1 + error)
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """As in the base; requests that might exceed the memory alone are refused, too."""
+        """As in the base; also refuses requests that might exceed the memory alone."""
         if request.prompt_tokens > self.config.max_num_batched_tokens:
             return f"prompt is longer than a step of {self.config.max_num_batched_tokens:,} tokens"
         if not self._peak_fits(server, [request]):
@@ -270,7 +270,7 @@ class VtcArtifact(Scheduler):
     # -- counting -----------------------------------------------------------------------------
 
     def _arrive(self) -> None:
-        """Process arrivals since the last step; lift the counter of a client without waiting requests."""
+        """Process arrivals since the last step; raise the counters of clients that had none waiting."""
         lists = self._queue.lists
         for request in self._queue.fresh:
             client = request.facts.client
@@ -294,7 +294,7 @@ class VtcArtifact(Scheduler):
         return tokens * self._own.vtc_output_price
 
     def _charge(self, request: Request, done: int) -> None:
-        """Charge a token to a request that has `done`."""
+        """Charge a token to the client of a request that has `done` tokens."""
         if request in self._predicted and not done > self._predicted[request]:
             return
         price = self._answer_cost(request, done) - self._answer_cost(request, done - 1)
@@ -311,11 +311,11 @@ class VtcArtifact(Scheduler):
                 self._charge(request, self._done(request) - before)
 
     def _done(self, request: Request) -> int:
-        """Tokens of its answer, also during the end of a step."""
+        """Number of tokens of its answer, correct also during the end of a step."""
         return request.output_tokens if request.state is State.FINISHED else self._generated(request)
 
     def finish(self, server: Server, request: Request) -> None:
-        """It leaves; the first to finish in a step has the whole batch charged a second time."""
+        """It leaves; the first request to finish in a step has the whole batch charged a second time."""
         if self._twice != server.steps:
             self._twice = server.steps
             self._settle()

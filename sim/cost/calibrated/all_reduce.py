@@ -1,4 +1,4 @@
-"""An all-reduce over a group of GPUs by a profile: measured within a node, modelled beyond.
+"""The time of an all-reduce over a group of GPUs: measured within a node, modelled between nodes.
 
     node      ring of n GPUs: start, and 2 (n - 1) / n of the bytes over the links' share for the number of
               GPUs in the node
@@ -6,8 +6,8 @@
               if shorter, as for small messages (one_shot_s: seconds per byte of the link)
     network   start and bytes of sim/cost/collective.py; the node's own part overlaps, the longer one counts
 
-A node without measurements is priced as in the roofline, as are GPUs without peer access: the tables assume
-peer access. Anything not measured counts as outside.
+Without measurements a node is priced as in the roofline. So are GPUs without peer access, which the tables
+assume. Anything not measured counts as outside.
 """
 
 from bisect import bisect_right

@@ -3,10 +3,10 @@
 Full-attention layers and sliding-window layers are priced separately, as are decoding sequences and the
 chunks of prompts. A profile may have a part for each precision of the cache (`decode_fp8`).
 
-What a profile lacks counts as outside. Without a part for it, decoding over latents (MLA) is priced by the
-bandwidth and the peak of the matrix products; prompts of such models are always priced by their pairs at the
-rate of prefill attention. Recurrent layers, which replace attention, are priced by bandwidth and peak: states
-and scans as in the roofline.
+Anything the profile lacks counts as outside. Without a part of its own, decoding over latents (MLA) is priced
+by the bandwidth and the peak of the matrix products; prompts of such models are always priced by their pairs,
+at the rate of prefill attention. Recurrent layers, which replace attention, are priced by bandwidth and peak,
+with states and scans as in the roofline.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ LATENT = ("multi-head latent attention", "", 0.0)
 LATENT_PROMPTS = ("prompts of multi-head latent attention", "", 0.0)
 RECURRENT = ("recurrent layers", "", 0.0)
 LEAST_HEADS = 16
-"""Query heads of a program over latents: fewer take as long (kernels/calibration/form.py)."""
+"""Query heads per program over latents; fewer take as long (kernels/calibration/form.py)."""
 PROMPTS_KEPT = 1 << 16
 
 
@@ -62,7 +62,7 @@ class Attention:
         self._one_launch = mixes_launches and tiled is not None and tiled.one_launch
         self._verify_ps = self.prompts.part.work_ps * model.decode_pair_flops / shard.tp
         self._windowed_share = model.window_layers / (model.attention_layers or 1)
-        self._known: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length recur
+        self._known: dict[tuple[int, int, int], Priced] = {}  # whole prompts of equal length recur
 
     def _decode_part(self, layers: int, geometry: Mapping[str, int]) -> DecodePart | None:
         shard, measured, most = self._shard, self._measured, self._shard.most_bytes_per_s
@@ -83,7 +83,7 @@ class Attention:
     # -- decoding sequences -------------------------------------------------------------------
 
     def decode_ends_ps(self, seqs: int, total: int, spread: Spread | None, steps: int) -> tuple[float, float]:
-        """Decode attention of a step, and of the step `steps` later."""
+        """Decode attention of a step, and of the step `steps` steps later."""
         if self.decode is not None and self.windowed is None:
             return self.decode.ends_ps(seqs, total, spread, steps)
         later = spread and spread.later(steps, seqs)
@@ -117,21 +117,21 @@ class Attention:
         return found
 
     def verifying_ps(self, seqs: int, drafts: int, total: int) -> float:
-        """Time for the operations if each sequence has drafts beside its token."""
+        """Time for the operations if each sequence has drafts besides its token."""
         seen, share, window = float(total), self._windowed_share, self._shard.model.window
         if share and window:
             seen = (1 - share) * total + share * min(total, seqs * window)
         return self._verify_ps * seen * (1 + drafts / seqs)
 
     def decode_outside(self, seqs: int) -> list[Place]:
-        """Where `seqs` decoding sequences lie outside, leaving their contexts aside."""
+        """Axes on which `seqs` decoding sequences lie outside, apart from their contexts."""
         part = self.decode or self.windowed
         if part:
             return part.outside(seqs)
         return [LATENT] if self._shard.model.kv_latent_dim else []
 
     def context_limits(self) -> tuple[float, float] | None:
-        """The mean contexts that were measured, as far as they matter: a window grows no further."""
+        """The range of mean contexts that were measured; a window stops growing at its size."""
         if self.decode is not None:
             return self.decode.limits["context_tokens"]
         window = self._shard.model.window
@@ -167,7 +167,7 @@ class Attention:
         return found + self.states(0, tokens)
 
     def states(self, sequences: int, tokens: int) -> list[Priced]:
-        """Recurrent layers: states, read and written once per sequence and step; scans over prompt tokens."""
+        """Recurrent layers: states, read and written once per sequence and step, and scans over prompts."""
         model, tp, product = self._shard.model, self._shard.tp, self._measured.product
         if not model.recurrent_layers:
             return []
@@ -177,7 +177,7 @@ class Attention:
         return [Priced.of(ps + model.recurrent_layers * product.t0_ps, [RECURRENT])]
 
     def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
-        """The measured range of "prefill", "decode" or "latent": axis -> least and most."""
+        """The measured range of "prefill", "decode" or "latent": axis -> (least, most)."""
         if part == "prefill":
             return self.prompts.part.limits
         found = self.decode or self.windowed
@@ -187,7 +187,7 @@ class Attention:
 def _within(
     window: int, tile: int, seqs: int, total: int, spread: Spread | None
 ) -> tuple[int, Spread | None]:
-    """What a window sees of the contexts: their sum, and how they differ."""
+    """The part of the contexts inside a window: their sum, and how they differ."""
     if spread is not None:
         rounded = min(spread.rounded, -(-window // tile) * tile * seqs)
         spread = Spread(min(spread.longest, window), rounded)

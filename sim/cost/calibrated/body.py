@@ -1,12 +1,12 @@
-"""What tokens cost in all layers apart from attention, priced by a calibrated profile.
+"""The time that tokens take in all layers apart from attention, by a calibrated profile.
 
     a layer   2 norms, QKV, out, up and gate, down, rotary, activation, KV write, 2 all-reduces;
               with experts: a router (router.py) and the experts
 
-layer.py says which products and experts a layer has, and in which precision. What a profile lacks counts as
-outside: without a part for experts, they are priced by the form of matrix products, reading the experts that
-the tokens are expected to choose. Weights of other bit widths are priced by small_weights.py, or by experts
-that unpack theirs.
+layer.py defines which products and experts a layer has, and their precision. Anything the profile lacks
+counts as outside. Without a part of their own, experts are priced by the form of matrix products, reading the
+experts that the tokens are expected to choose. Weights of other bit widths are priced by small_weights.py, or
+by experts that unpack theirs.
 """
 
 from kvsim.sim.cost.calibrated.all_reduce import AllReduce
@@ -34,7 +34,7 @@ class Body:
     router : Router or None
         For layers with experts.
     products : list or None
-        What a layer computes with its weights; None if the profile cannot say.
+        The products of a layer with its weights; None if its matrices are unknown.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Body:
         self._known: dict[int, Priced] = {}
 
     def tokens(self, n: int) -> Priced:
-        """What n tokens cost; cached, as batch sizes recur."""
+        """The time of n tokens; cached, as batch sizes recur."""
         found = self._known.get(n)
         if found is None:
             found = self._known[n] = self._through_layers(n)
@@ -123,7 +123,7 @@ class Body:
         return [*found, ExpertsPart(part, layer.experts, self._chosen.expert_skew, small)]
 
     def _unmeasured_products(self, n: int) -> Priced:
-        """Products of other layers, by the form: needed weights are read, chosen ones computed with."""
+        """Products of other layers, by the form: needed weights are read, chosen ones are computed with."""
         model, tp, ranks = self._shard.model, self._shard.tp, self._shard.ranks
         form, share = self._measured.product, 1 / (model.layers * tp)
         idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen

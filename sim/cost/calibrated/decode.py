@@ -46,18 +46,18 @@ ROWS = 64
 
 
 class Kernel(NamedTuple):
-    """How a model's decode attention runs."""
+    """How a model's decode attention is computed."""
 
     kv_heads: int
-    """or blocks of query heads that read the same latents: parallel programs"""
+    """or blocks of query heads that read the same latents: programs that run in parallel"""
     token_bytes: int
-    """of one context token in one layer"""
+    """per context token in one layer"""
     tile: int
     """tokens"""
     shares: int
     """programs that the GPU holds at once; 0: each context is split separately"""
     by_heads: bool
-    """whether the ratio goes by sequences x KV heads, or by sequences"""
+    """whether the ratio depends on sequences x KV heads, or on sequences alone"""
 
 
 def over_heads(part: Part, kv_heads: int, head_dim: int, element_bytes: int) -> Kernel:
@@ -81,16 +81,16 @@ class DecodePart:
     Parameters
     ----------
     part : Part
-        From the profile; axes that never change in a run are fixed.
+        Part of the profile; axes that never change during a run are fixed.
     kernel : Kernel
         `over_heads` or `over_latents`.
     group, head_dim, element_bytes : int
-        Query heads per KV head, and the shape of a key: needed if one kernel takes prompts too.
+        Query heads per KV head, and the shape of a key: needed if the same kernel also takes prompts.
     most_bytes_per_s : float
         Memory bandwidth.
 
-    Ratios between cells, and beyond them, may imply memory faster than it is: contexts take at least the time
-    to read them at `most_bytes_per_s`, the datasheet's figure.
+    Interpolated and extrapolated ratios may imply an impossible bandwidth. So contexts take at least the time
+    to read them at `most_bytes_per_s`, the figure of the datasheet.
 
     Attributes
     ----------
@@ -135,21 +135,21 @@ class DecodePart:
         self.limits = part.limits
 
     def outside(self, seqs: int) -> list[Place]:
-        """What lies outside what was measured, leaving contexts aside."""
+        """The axes that lie outside what was measured, apart from contexts."""
         counted = {self._axis: seqs * self._counted}
         return [*self._part.outside_always, *self._part.outside(counted)]
 
     def _line(self, seqs: int) -> tuple[Line, int]:
-        """For `seqs` sequences: the ratio by mean context, times layers; most pieces per context."""
+        """For `seqs` sequences: the ratio by mean context, times layers, and the most pieces per context."""
         found = self._part.line("context_tokens", **{self._axis: float(seqs * self._counted)})
         line = Line(found.values, found.offset, [self._layers * ratio for ratio in found.ratio])
         known = self._lines[seqs] = line, max(round(self._programs / (seqs * self._kv_heads)), 1)
         return known
 
     def ends_ps(self, seqs: int, total: int, spread: Spread | None, steps: int) -> tuple[float, float]:
-        """Picoseconds of a step, and of the one `steps` later.
+        """Picoseconds of a step, and of the step `steps` later.
 
-        Contexts that are all alike end half a tile after a whole one on average, and have at least one tile.
+        Equal contexts end, on average, half a tile after a whole tile; they have at least one tile.
 
         Piece and tile counts are those of the steps in between: a piece or tile that begins exactly at either
         end does not count. The first step may precede all contexts but the longest: `total` is then 0.
@@ -177,7 +177,7 @@ class DecodePart:
         last = part.norm((total + further) * self._token_ps, ending)
         before = mean + steps
         if self._shares and longest < 2 * self._least_piece <= length:
-            before -= 1.0  # contexts are cut from there on, which has a ratio of its own
+            before -= 1.0  # contexts are cut from there on, which has its own ratio
         first, last = (start + first) * line.at(mean), (end + last) * line.at(before)
         least = total * self._least_token_ps
         if first < least:
@@ -192,13 +192,13 @@ class DecodePart:
         lengths: tuple[float, float],
         tiled: tuple[float, float],
     ) -> tuple[float, float, float]:
-        """Times of the longest program in a step and in a later one, and of merging; for divided tiles.
+        """For divided tiles: times of the longest program in a step and in a later one, and time of merging.
 
-        Whether tiles are divided is decided for the first step. Tiles and shares are those just after the
-        first step and just before the last. Contexts that are all alike enter a tile together.
+        The first step decides whether tiles are divided. Tiles and shares are those just after the first step
+        and just before the last one. Equal contexts enter a new tile together.
         """
         (longest, length), tile, tile_ps = lengths, self.tile, self._part.work_ps
-        tiles, ending = longest // tile + 1, -(-length // tile)  # of the longest context
+        tiles, ending = longest // tile + 1, -(-length // tile)  # tiles of the longest context
         if seqs * self._kv_heads <= self._shares and longest < 2 * self._least_piece:
             return tiles * tile_ps, ending * tile_ps, 0.0
         if longest * seqs == totals[0]:

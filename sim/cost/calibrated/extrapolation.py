@@ -1,8 +1,7 @@
 """How much of the simulated time lies outside what was measured, and why.
 
-The cost model says for each part of a step where it lies outside. Here the durations are added up as steps
-are carried out, in whole picoseconds, so it does not matter how steps were grouped, or that a span was
-planned longer than it became.
+The cost model reports which parts of a step lie outside. This module adds up their durations as steps are
+carried out, in whole picoseconds, so the result does not depend on how steps were grouped or planned.
 """
 
 from collections.abc import Mapping
@@ -14,8 +13,8 @@ class Extrapolation:
     """Time outside, and its reasons."""
 
     def __init__(self) -> None:
-        self.time_ps = 0  # in all steps
-        self.outside_ps = 0  # in parts of steps that lie outside
+        self.time_ps = 0  # of all steps
+        self.outside_ps = 0  # of the parts of steps that lie outside
         self._reasons: dict[tuple[str, str], _Reason] = {}
 
     @property
@@ -38,18 +37,18 @@ class Extrapolation:
         reason.add(value, duration_ps)
 
     def words(self, limits: Mapping[tuple[str, str], tuple[float, float]]) -> list[str]:
-        """A phrase per reason, longest time first: what occurred, and what was measured."""
+        """A phrase per reason, longest time first: the values that occurred, and the measured range."""
         ordered = sorted(self._reasons.items(), key=lambda item: (-item[1].time_ps, item[0]))
         return [_phrase(part, axis, reason, limits.get((part, axis))) for (part, axis), reason in ordered]
 
     @property
     def axes(self) -> list[tuple[str, str]]:
-        """(part, axis) of all reasons with an axis."""
+        """(part, axis) of all reasons that have an axis."""
         return [(part, axis) for part, axis in self._reasons if axis]
 
 
 class _Reason:
-    """The time under one reason, and the range that occurred."""
+    """The time of one reason, and the range of values that occurred."""
 
     def __init__(self, value: float) -> None:
         self.time_ps = 0

@@ -1,4 +1,4 @@
-"""What a layer of a model computes with its weights on one of its GPUs, and in which precision.
+"""The products of a layer with its weights on one of its GPUs, and their precision.
 
     dense     QKV, out, up and gate, down: inputs x outputs
     experts   the same attention; a router (router.py); everything else (shared experts, dense layers) as one
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from kvsim.sim.models.spec import ModelSpec
 
 FP4_BITS = 5.5
-"""Weights with more bits count as 8-bit, scales included."""
+"""Weights with more bits than this count as 8-bit, including their scales."""
 MARLIN = ("_int4_wo", "_w4a16_mxfp4", "")
-"""Experts that unpack their weights as they read them and compute in 16 bits: any bit width, one kernel."""
+"""Experts whose kernel unpacks weights of any bit width as it reads them, and computes in 16 bits."""
 WEIGHT_ONLY = ("awq", "gptq", "mxfp4", "int4", "bitsandbytes", "wna16")
-"""Names, or parts of names, of quantizations that compute in 16 bits."""
+"""Quantizations that compute in 16 bits, by name or part of a name."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Experts:
     experts: int
     local: int
     ranks: int = 1
-    """attention ranks whose tokens they compute: data parallel"""
+    """attention ranks (data parallel) whose tokens they compute"""
 
     @property
     def shared(self) -> float:
-        """1 if whole experts are distributed over GPUs, 0 if every GPU has a part of each."""
+        """1 if whole experts are distributed over GPUs, 0 if every GPU has a part of each expert."""
         return float(self.local < self.experts)
 
 
@@ -51,7 +51,7 @@ class Layer:
     products : tuple of (inputs, outputs)
         Dense products.
     router : (inputs, outputs) or None
-        The product that scores the experts, never quantized.
+        The product that scores the experts; never quantized.
     experts : Experts or None
         Routed experts.
     """
@@ -62,7 +62,7 @@ class Layer:
 
 
 def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False, ranks: int = 1) -> Layer | None:
-    """The layer; None if its matrices cannot be derived from the model's numbers.
+    """A layer of the model; None if its matrices cannot be derived from the model's numbers.
 
     Each of `ranks` computes attention and dense layers on `tp` GPUs; the experts are spread over all GPUs.
     """
@@ -96,7 +96,7 @@ def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False, ranks: in
     rest -= 2 * hidden * model.head_dim * (model.heads + model.kv_heads)
     products = [(hidden, qkv), (attention, hidden)]
     shared = int(rest / 3 / hidden / tp)
-    if shared * 16 >= hidden:  # anything less is biases and norms
+    if shared * 16 >= hidden:  # the rest is biases and norms
         products += [(hidden, 2 * shared), (shared, hidden)]
     return Layer(tuple(products), router, experts)
 
@@ -114,7 +114,7 @@ def _latent_products(model: ModelSpec, tp: int, rest: float) -> tuple[tuple[int,
 
 
 def _matrices(model: ModelSpec) -> int:
-    """Matrices of hidden x intermediate in a layer: 2, or 3 with a gate; more with experts."""
+    """The number of matrices of hidden x intermediate in a layer: 2, or 3 with a gate; more with experts."""
     attention = 2 * model.hidden_size * model.head_dim * (model.heads + model.kv_heads)
     rest = model.body_parameters / model.layers - attention
     return round(rest / (model.hidden_size * model.intermediate_size))
@@ -127,11 +127,11 @@ class Precision:
     Attributes
     ----------
     parts : tuple of str
-        Suffixes of a part's name in a profile, the first present is taken: `_fp8`; "" is 16 bits.
+        Suffixes of a part's name in a profile, in order of preference: `_fp8`; "" is 16 bits.
     weight_bytes : float
         Bytes per weight.
     like : tuple of str
-        Suffixes of parts for other weights, the first present is taken, if none of `parts` is.
+        Suffixes to use if none of `parts` is present, in order of preference: parts for other weights.
     """
 
     parts: tuple[str, ...]
@@ -152,7 +152,7 @@ def dense_precision(model: ModelSpec) -> Precision:
 
 
 def expert_precision(model: ModelSpec) -> Precision:
-    """Precision of the routed experts; fp8 experts have scales by block in all models of today.
+    """Precision of the routed experts; fp8 experts have scales by block in all current models.
 
     mxfp4 computes in 8 bits if the GPU can: the measured servers on Blackwell show it.
     """
@@ -168,6 +168,6 @@ def expert_precision(model: ModelSpec) -> Precision:
 
 
 def weight_only(model: ModelSpec) -> bool:
-    """Whether computing with its quantized weights is done in 16 bits."""
+    """Whether products with its quantized weights are computed in 16 bits."""
     name = (model.quantization or "").lower()
     return any(each in name for each in WEIGHT_ONLY)

@@ -1,4 +1,4 @@
-"""What a profile measured, as one GPU of a deployment needs it: parts by name, and what they cover."""
+"""The measurements of a profile that one GPU of a deployment needs: parts by name, and their ranges."""
 
 from collections.abc import Mapping
 from math import inf
@@ -16,7 +16,7 @@ BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_g
 
 
 class Shard(NamedTuple):
-    """What each of the `tp` GPUs that share every layer holds of a model."""
+    """The share of a model held by each of the `tp` GPUs that share every layer."""
 
     model: ModelSpec
     gpu: GpuSpec
@@ -26,12 +26,12 @@ class Shard(NamedTuple):
     heads: int
     kv_heads: int
     kept: int
-    """numbers in the KV cache per token and layer"""
+    """numbers per token and layer in the KV cache"""
     element_bytes: int
-    """of one such number"""
+    """bytes of one such number"""
     block_size: int
     most_bytes_per_s: float
-    """no kernel reads faster"""
+    """bandwidth that no kernel exceeds"""
 
     @classmethod
     def of(cls, deployment: Deployment) -> "Shard":
@@ -55,7 +55,7 @@ class Measured:
     Attributes
     ----------
     product : Part
-        Matrix products in 16 bits; anything not measured is priced by its form.
+        Matrix products in 16 bits, whose form also prices anything not measured.
     reduce : Part or None
         All-reduces within a node.
     """
@@ -72,7 +72,7 @@ class Measured:
         return name in self._parts
 
     def part(self, name: str) -> Part:
-        """A part, whose limits can then be asked for."""
+        """A part; its limits are recorded, so that they can be asked for later."""
         found = Part(name, self._parts[name])
         self._limits[name] = found.limits
         return found
@@ -83,7 +83,7 @@ class Measured:
         return found
 
     def moves(self, name: str) -> bool:
-        """Whether a part was measured along the bytes it moves, and nothing else."""
+        """Whether a part was measured only along the bytes that it moves."""
         return name in self._by_size
 
     def by_bytes(self, name: str, moved: float) -> Priced:
@@ -91,14 +91,14 @@ class Measured:
         return self._by_size[name].priced(moved, 0.0, moved)
 
     def in_precision(self, name: str, *suffixes: str) -> str:
-        """The first of a part's names in these precisions that the profile has; else its 16-bit name."""
+        """The part's first name in these precisions that the profile has, else its 16-bit name."""
         return in_precision(self._parts, name, *suffixes)
 
     def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
-        """The measured range of a part: axis -> least and most."""
+        """The measured range of a part: axis -> (least, most)."""
         return self._limits[part]
 
 
 def in_precision(parts: Mapping[str, Any], name: str, *suffixes: str) -> str:
-    """The first of a part's names in these precisions that `parts` has; else its 16-bit name."""
+    """The part's first name in these precisions that `parts` has, else its 16-bit name."""
     return next((name + each for each in suffixes if name + each in parts), name)

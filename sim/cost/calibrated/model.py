@@ -16,8 +16,8 @@ Decode attention depends on the sum of the contexts, the longest context and the
 (decode.py), which grow by fixed amounts per step. It is computed at multiples of 64 tokens of the mean
 context and interpolated linearly in between, so a span costs little more than one step.
 
-A part of a step that lies outside what was measured is *extrapolated*: the form still holds, with the ratio
-at the edge. The time of these parts is counted (extrapolation.py), and every output reports it.
+A part of a step that lies outside what was measured is *extrapolated*: by the form, with the ratio at the
+edge. The time of these parts is summed (extrapolation.py), and every output reports it.
 """
 
 from bisect import bisect_left
@@ -47,24 +47,24 @@ KERNELS_PER_LAYER = 9
 KERNELS_PER_STEP = 3
 """Norm, LM head, sampling."""
 STRETCH, FIRST_STRETCH = 64, 8
-"""Steps from one computed attention time to the next; FIRST_STRETCH while the mean context is below STRETCH
-tokens: a tile takes its latency until reading it takes longer, which is not linear."""
+"""Steps from one computed attention time to the next: FIRST_STRETCH while the mean context is below STRETCH
+tokens, where the time is not linear, as a tile takes the longer of its latency and its read."""
 
 
 NOTHING = Priced(0.0)
 
 
 class Decoding(NamedTuple):
-    """What all decode-only steps of one batch size share."""
+    """The part of a decode-only step that depends only on the batch size."""
 
     beside_ps: int
     """everything but attention"""
     least_ps: int
-    """least time of the whole step: to launch its kernels"""
+    """least time of the whole step: the time to launch its kernels"""
     outside: tuple[Priced, ...]
-    """parts besides attention that lie outside what was measured"""
+    """parts other than attention that lie outside what was measured"""
     places: tuple[Place, ...]
-    """where attention lies outside, whatever the contexts"""
+    """where attention lies outside, apart from the contexts"""
 
 
 class Calibrated(CostModel):
@@ -113,7 +113,7 @@ class Calibrated(CostModel):
         self._limits = attention.context_limits()
         self._extrapolation = Extrapolation()
         self._decoding: dict[int, Decoding] = {}
-        self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # each shape is asked for twice
+        self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # each shape is priced twice
         self._verifying: dict[tuple[int, int], tuple[int, list[Priced]]] = {}  # by sequences and drafts
         self._last_line = (0, 0, 0, 0), 0, 0  # key, and its line
 
@@ -152,7 +152,7 @@ class Calibrated(CostModel):
         return duration or 1
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
-        """The steps one by one."""
+        """The steps, one by one."""
         return self.durations_ps(decode_seqs, context_tokens, steps, None)
 
     def durations_ps(self, seqs: int, total: int, steps: int, spread: Spread | None) -> list[int]:
@@ -169,7 +169,7 @@ class Calibrated(CostModel):
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
-        """As in every model, but a later step may be shorter than the first: interpolated ratios may fall."""
+        """As in the base; a later step may be shorter than the first, since interpolated ratios may fall."""
         if COMPILED and limit_ps < LONGEST_PS:
             return self._ends_one_by_one(decode_seqs, context_tokens, steps, limit_ps, spread)
         stretch = _rising(*self._stretch(decode_seqs, context_tokens, steps, spread))
@@ -189,7 +189,7 @@ class Calibrated(CostModel):
     def _ends_one_by_one(
         self, seqs: int, total: int, steps: int, limit_ps: int, spread: Spread | None
     ) -> list[int]:
-        """The same, as the compiled build does it."""
+        """The same as `span_ends`, for the compiled build."""
         ends: list[int] = []
         done = 0
         while not done or (done < steps and ends[-1] < limit_ps):
@@ -200,7 +200,7 @@ class Calibrated(CostModel):
         return ends
 
     def _stretch(self, seqs: int, total: int, steps: int, spread: Spread | None) -> tuple[int, int, int, int]:
-        """A span up to the end of its stretch: first duration, increase per step, least, step count."""
+        """A span up to the end of its stretch: first duration, increase per step, least, number of steps."""
         beside, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
         since, start, more = self._line(seqs, total, spread)
         left = (STRETCH if total >= STRETCH * seqs else FIRST_STRETCH) - since
@@ -209,7 +209,7 @@ class Calibrated(CostModel):
         return beside + start + more * since, more, least, steps
 
     def _line(self, seqs: int, total: int, spread: Spread | None) -> tuple[int, int, int]:
-        """Decode attention around a step: steps since its stretch began, ps there, more ps per step."""
+        """Decode attention near a step: steps since its stretch began, ps at its start, ps more per step."""
         stretch = STRETCH if total >= STRETCH * seqs else FIRST_STRETCH
         since = total // seqs % stretch
         total -= since * seqs
@@ -275,18 +275,18 @@ class Calibrated(CostModel):
     def extrapolated_share(self) -> float:
         """Share of step time spent in parts that lie outside what was measured.
 
-        A launch lies outside if it does on any axis of its part: all its time counts, that of other launches
-        in the same step does not. Decode attention is charged what a step takes beyond everything else.
+        A launch lies outside if it does on any axis of its part. All its time then counts, but not that of
+        other launches in the step. The time of decode attention is what a step takes beyond everything else.
         """
         return self._extrapolation.share
 
     def outside(self) -> list[str]:
-        """Part, axis, the values that occurred and the values that were measured."""
+        """Part, axis, the values that occurred, and the values that were measured."""
         books, parts = self._extrapolation, self._parts
         return books.words({(part, axis): parts.limits(part)[axis] for part, axis in books.axes})
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
-        """Add up the time of a step, and of its parts that lie outside."""
+        """Add the time of a step, and of its parts that lie outside."""
         seqs, books = shape.decode_seqs, self._extrapolation
         books.time_ps += duration_ps
         if shape.copied_tokens or shape.swapped_in_blocks or shape.swapped_out_blocks:
@@ -304,7 +304,7 @@ class Calibrated(CostModel):
             self._note_decoding(seqs, shape.context_tokens, (duration_ps,))
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
-        """Add up the time of a span's steps."""
+        """Add the time of the steps of a span."""
         self._extrapolation.time_ps += ends[-1]
         self._note_decoding(decode_seqs, context_tokens, ends)
 
@@ -317,7 +317,7 @@ class Calibrated(CostModel):
     def _note_attention(
         self, places: Sequence[Place], seqs: int, total: int, beside_ps: int, ends: Sequence[int]
     ) -> None:
-        """For steps that end at `ends`: the time beyond `beside_ps`, if attention lies outside."""
+        """For steps that end at `ends`: add the time beyond `beside_ps`, if attention lies outside."""
         books = self._extrapolation
         if places:
             duration = ends[-1] - len(ends) * beside_ps
@@ -347,7 +347,7 @@ def _rising(first: int, more: int, least: int, steps: int) -> Sequence[int]:
 
 
 def source(profile: Profile, deployment: Deployment) -> str:
-    """Which profile, its date and versions; whose it is; and whether it is a rehearsal."""
+    """Which profile, its date and versions, its origin, and whether it is a rehearsal."""
     tp, measured, error = deployment.tensor_parallel_size, profile["measured"], profile["composed_error"]
     what = f"{deployment.model.name} on {f'{tp} x ' if tp > 1 else ''}{deployment.gpu.name}"
     date, host = str(measured["date"])[:10], [host_words(deployment), frontend_words(deployment)]

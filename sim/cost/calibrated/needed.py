@@ -1,8 +1,8 @@
-"""What a deployment needs from a profile: the parts it uses, and the table entries around its sizes.
+"""The part of a profile that a deployment needs: the parts it uses, and the table entries around its sizes.
 
-A shipped profile holds tables for any model. A run keeps its share of them in config.json: along each axis
-that a model fixes (heads, matrices, experts, GPUs) only the values next to its own, so that every ratio stays
-the same to the last bit.
+A shipped profile holds tables for any model. A run keeps in config.json only what it needs: along each axis
+that the model fixes (heads, matrices, experts, GPUs) only the values next to its own. All ratios stay the
+same to the last bit.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ Values = Mapping[str, Iterable[float]]
 
 
 def needed(profile: Profile, deployment: Deployment, draft: Deployment | None = None) -> Profile:
-    """The profile without what the deployment and its draft do not need.
+    """The part of the profile that the deployment and its draft need.
 
     A profile of `sim calibrate` stays unchanged.
     """
@@ -41,7 +41,7 @@ def needed(profile: Profile, deployment: Deployment, draft: Deployment | None = 
 
 
 def _used(parts: Mapping[str, Any], deployment: Deployment) -> dict[str, Values]:
-    """Part -> where its tables are read, along the axes that do not change in a run."""
+    """Part -> the values at which its tables are read, along the axes that do not change in a run."""
     model, tp = deployment.served_model, deployment.tensor_parallel_size
     heads, kv_heads = model.heads // tp, -(-model.kv_heads // tp)
     attention = {"head_dim": [model.head_dim], "group": [heads // kv_heads]}
@@ -90,7 +90,7 @@ def _around(part: Mapping[str, Any], values: Values) -> Mapping[str, Any]:
 
 
 def _next_to(axis: Sequence[float], values: Iterable[float] | None) -> list[int]:
-    """Indices of the values' neighbours on the axis: at, below and above; all if none are given."""
+    """Indices of the values' neighbours on the axis: at, below and above; all of them without values."""
     if values is None:
         return list(range(len(axis)))
     found = set()

@@ -1,7 +1,7 @@
-"""Routed experts in whole blocks of rows, as DeepGEMM computes them, for releases that padded experts so.
+"""Routed experts in whole blocks of rows, as DeepGEMM computes them in releases that pad experts.
 
-The host does not know how many rows an expert gets, so each has room for a block less one row more, and every
-block is launched (vLLM's compute_aligned_M, its experts of 0.12 to 0.14):
+The host does not know how many rows an expert gets, so each expert is padded by up to a block less one row,
+and every block is launched (vLLM's compute_aligned_M in 0.12 to 0.14):
 
     blocks    ceil((rows + experts of this GPU * (block - 1)) / block)
     first     block of a chosen expert: its weights, and the block's rows in and out of two products, gate
@@ -19,7 +19,7 @@ PADDED: Place = ("experts in padded blocks", "", 0.0)
 
 
 class PaddedExperts:
-    """The routed experts of a layer on one GPU, with any number of tokens; never measured as a whole.
+    """The routed experts of a layer on one GPU, for any number of tokens; never measured as a whole.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class PaddedExperts:
         self._other_ps = max(2 * self._rows * weights * part.work_ps, moved)
 
     def priced(self, tokens: int) -> Priced:
-        """Everything the experts take; `tokens` of one rank."""
+        """The time of the experts; `tokens` are those of one rank."""
         layer = self._layer
         tokens *= layer.ranks
         chosen, rows = chosen_experts(layer, tokens), tokens * layer.top_k * layer.local / layer.experts

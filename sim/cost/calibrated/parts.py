@@ -2,9 +2,9 @@
 
     duration = (t0 + pnorm(bytes / bandwidth, work / rate)) * ratio       ratio: measured / form, interpolated
 
-The formulas are those of kernels/calibration/form.py. Neither module imports the other; a test keeps them in
-agreement. Here they are built for many calls: axes that a server never changes are fixed once, which leaves
-tables with fewer axes.
+The formulas are those of kernels/calibration/form.py. Neither module imports the other; a test compares them.
+This module is made for many calls: axes that a server never changes are fixed once, which leaves tables with
+fewer axes.
 """
 
 from bisect import bisect_right
@@ -19,13 +19,14 @@ Axis = Mapping[str, Any]
 Ratio = Any
 """Nested lists of numbers, one level per axis; a plain number without axes."""
 Place = tuple[str, str, float]
-"""(part, axis, value): where a launch lies outside the measured range; without axis: never measured."""
+"""(part, axis, value) of a launch outside the measured range; without an axis: never measured."""
 
 
 class Priced(NamedTuple):
-    """What launches take, and how much of it was never measured.
+    """The time of some launches, and how much of it lies outside what was measured.
 
-    A launch lies outside if it does on any axis of its part; `reasons` has its picoseconds under each.
+    A launch lies outside if it does on any axis of its part; `reasons` has its picoseconds for each such
+    axis.
     """
 
     ps: float = 0.0
@@ -34,12 +35,12 @@ class Priced(NamedTuple):
 
     @classmethod
     def of(cls, ps: float, places: Iterable[Place]) -> "Priced":
-        """A launch, and where it lies outside."""
+        """The time of one launch, and where it lies outside."""
         reasons = tuple((place, ps) for place in places)
         return cls(ps, ps, reasons) if reasons else cls(ps)
 
     def times(self, count: int) -> "Priced":
-        """`count` of them."""
+        """The same launch `count` times."""
         reasons = tuple((place, count * ps) for place, ps in self.reasons)
         return Priced(count * self.ps, count * self.outside_ps, reasons)
 
@@ -57,7 +58,7 @@ def total(some: Sequence[Priced]) -> Priced:
 
 
 class Part:
-    """One part of a profile; axes in `fixed` keep one value.
+    """One part of a profile; axes in `fixed` have one value.
 
     Attributes
     ----------
@@ -112,7 +113,7 @@ class Part:
         return self.t0_ps + (self.norm(moving, work * self.work_ps) if self.work_ps else moving)
 
     def line(self, axis: str, **place: float) -> "Line":
-        """The ratio along one axis, at a place that names all other axes."""
+        """The ratio along one axis, at a place that gives values of all other axes."""
         lines, scale = [], self._scale
         for axes, table in self.tables:
             for name, value in place.items():
@@ -130,8 +131,8 @@ class Part:
     def outside(self, place: Mapping[str, float]) -> list[Place]:
         """(part, axis, value) for each axis on which a place lies outside what was measured.
 
-        In a part that goes by its bytes, a launch that moves less than the smallest measured is no
-        extrapolation: it takes the latency of the smallest.
+        In a part that depends on bytes, moving less than the smallest measured launch is no extrapolation: it
+        takes the latency of the smallest.
         """
         found = []
         for axis, value in place.items():
@@ -141,13 +142,13 @@ class Part:
         return found
 
     def covered(self, axis: str) -> tuple[float, float]:
-        """The range of an axis that is no extrapolation."""
+        """The range of an axis within which nothing is extrapolated."""
         low, high = self.limits.get(axis, (-inf, inf))
         return -inf if axis == "bytes" else low, high
 
 
 class Along:
-    """A part along its one remaining axis; `place` names all others."""
+    """A part along its one remaining axis; `place` gives values of all others."""
 
     def __init__(self, part: Part, axis: str, **place: float) -> None:
         self._part, self._axis = part, axis
@@ -168,11 +169,11 @@ class Along:
 
 
 class Product:
-    """Weights of a known shape, times any number of tokens; in 16 bits unless the part says otherwise.
+    """Weights of a known shape times any number of tokens; in 16 bits unless the part says otherwise.
 
-    The constant `real_data` means that the measured weights were all alike, or never set: computing with
-    real ones takes that many times as long (benchmarks/elsewhere). Ratios between cells may imply memory
-    faster than it is: a product takes at least the time to move its bytes at `most_bytes_per_s`.
+    With the constant `real_data`, the measured weights were all equal or never set, and real ones take that
+    many times as long (benchmarks/elsewhere). Interpolated ratios may imply an impossible bandwidth, so a
+    product takes at least the time to move its bytes at `most_bytes_per_s`.
     """
 
     def __init__(self, part: Part, inputs: int, outputs: int, most_bytes_per_s: float = inf) -> None:
@@ -190,13 +191,13 @@ class Product:
         self._real_work: float = 2 * inputs * outputs * (constants.get("real_data", 1.0) - 1)  # per token
 
     def ratio(self, tokens: int) -> float:
-        """Measured over form, with `tokens` tokens."""
+        """Measured over form, for `tokens` tokens."""
         return self._along.ratio(tokens)
 
     def priced(self, tokens: int) -> Priced:
-        """The product with `tokens` tokens."""
+        """The product for `tokens` tokens."""
         tiles = -(-tokens // self._rows) * self._columns
-        if tiles > self._wave > 0:  # what the last of several waves leaves idle
+        if tiles > self._wave > 0:  # the idle part of the last of several waves
             tiles += self._idle * (-tiles % self._wave)
         elif tiles < self._least:
             tiles = self._least
@@ -207,12 +208,12 @@ class Product:
 
 
 class ExpertsPart:
-    """The routed experts of a layer on one GPU, with any number of tokens.
+    """The routed experts of a layer on one GPU, for any number of tokens.
 
     Parameters
     ----------
     skew : float
-        How uneven the routing is, on the part's axis: 0 even, 1.2 a power law.
+        Unevenness of the routing, on the part's axis: 0 is even, 1.2 a power law.
     weight_bytes : float
         Bytes per weight, if different from the part's own.
     """
@@ -229,7 +230,7 @@ class ExpertsPart:
         self._never = ((f"weights of {8 * (weight_bytes or 0):g} bits", "", 0.0),) if other else ()
 
     def priced(self, tokens: int) -> Priced:
-        """Both products of the chosen experts, and the rows in and out; `tokens` of one rank."""
+        """Both products of the chosen experts, and moving rows in and out; `tokens` are those of one rank."""
         layer = self._layer
         tokens *= layer.ranks
         active, rows = chosen_experts(layer, tokens), tokens * layer.top_k * layer.local / layer.experts
@@ -242,7 +243,7 @@ class ExpertsPart:
 
 
 def chosen_experts(layer: Experts, tokens: int) -> float:
-    """How many of a GPU's experts `tokens` tokens choose on average, each independently and evenly."""
+    """Mean number of a GPU's experts that `tokens` tokens choose, each independently and evenly."""
     rows = tokens * layer.top_k * layer.local / layer.experts
     expected: float = layer.local * (1 - (1 - layer.top_k / layer.experts) ** tokens)
     return max(expected, min(1.0, rows))
@@ -269,7 +270,7 @@ class Surface:
 
 
 def fix_axis(axes: Sequence[Axis], ratio: Ratio, name: str, value: float) -> tuple[Sequence[Axis], Ratio]:
-    """The table without one axis, at a value of it: linear in log2(value + offset), held at the edges."""
+    """The table at one value of an axis: linear in log2(value + offset), constant beyond the edges."""
     for depth, axis in enumerate(axes):
         if axis["name"] == name:
             values, offset = axis["values"], axis["offset"]
@@ -314,7 +315,7 @@ class Line:
             for i in range(len(values) - 1)
         ]
         self.segments = [*flat, *rising, (ratio[-1], 0.0, 0.0)]
-        """(ratio, slope, log) below the first value, between neighbours, and from the last on."""
+        """(ratio, slope, log) below the first value, between neighbours, and beyond the last value."""
 
     def at(self, x: float) -> float:
         """The ratio at x."""
@@ -323,10 +324,10 @@ class Line:
 
 
 def padded_head(head_dim: int) -> str:
-    """The head size that constants are keyed by: the next power of two."""
+    """The head size under which constants are stored: rounded up to a power of two."""
     return str(min(max(1 << (head_dim - 1).bit_length(), 32), 256))
 
 
 def by_head_dim(sizes: Mapping[str, int], head_dim: int) -> int:
-    """A tile size from the constants, by head size."""
+    """A tile size from the constants, for a head size."""
     return int(sizes[padded_head(head_dim)])

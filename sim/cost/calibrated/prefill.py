@@ -1,4 +1,4 @@
-"""Prefill attention of a calibrated profile: its duration over the chunks of prompts that a step computes.
+"""Prefill attention of a calibrated profile: its duration for the chunks of prompts of a step.
 
 The form, and a ratio by the tokens of all chunks and by the mean tokens cached before a chunk, or, in
 profiles that were measured without anything cached, by the number of chunks:
@@ -54,7 +54,7 @@ class PrefillPart:
         self._pair_flops = 4 * kv_heads * group * head_dim
 
     def priced(self, sequences: int, tokens: int, pairs: int) -> Priced:
-        """All chunks together, in all layers; `pairs` counts the (query, key) pairs that attend."""
+        """All chunks together, in all layers; `pairs` is the number of (query, key) pairs that attend."""
         part, chunk, seen = self.part, tokens / sequences, pairs / tokens
         tiles = sequences * -(-tokens // (sequences * self._query_tile))
         padded = seen * tiles * self._query_tile + tokens * self._padding

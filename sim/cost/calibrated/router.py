@@ -1,4 +1,4 @@
-"""What chooses the experts of a layer: scores, from a product that is never quantized, and the best of them.
+"""The choice of experts in a layer: scores, from a product that is never quantized, and selecting the best.
 
     16 bits   the tables' product
     32 bits   (MiniMax-M2, GLM-4.5) hidden states in 32 bits, and t0 + pnorm(read, compute), at the roofline's
@@ -16,20 +16,21 @@ from kvsim.sim.models.spec import GpuSpec
 from kvsim.sim.workload import PS_PER_S
 
 CHOSEN_BEFORE = ("", "_fp8", "_fp8_block", "_int4_wo")
-"""Experts whose tables take the choice as given. Those in mxfp4 choose themselves; those in nvfp4 pack their
-inputs, in launches that stand in for the choice (the tables' collector/vllm/collect_moe.py)."""
+"""Parts for experts whose tables do not include the choice. Experts in mxfp4 choose themselves; those in
+nvfp4 pack their inputs in launches that stand in for the choice (the tables'
+collector/vllm/collect_moe.py)."""
 TF32 = 2.0
 CUDA_CORES = {"b200": 32.0, "gb200": 32.0, "b300": 32.0, "l4": 4.0, "rtx": 4.0}
-"""Rate of 16-bit products on tensor cores over that of 32-bit ones without them, by the GPU name's prefix
-(datasheets: B200 2,250 and 75 TFLOP/s, L40S 362 and 92, RTX PRO 6000 504 and 126)."""
+"""Rate of 16-bit products on tensor cores over that of 32-bit products without them, by the prefix of
+the GPU's name (datasheets: B200 2,250 and 75 TFLOP/s, L40S 362 and 92, RTX PRO 6000 504 and 126)."""
 OTHER_CUDA_CORES = 16.0
-"""The same ratio for A100 (312 and 19.5), H100 and H200 (989 and 67)."""
+"""The same for A100 (312 and 19.5), H100 and H200 (989 and 67)."""
 
 UNMEASURED: tuple[Place, ...] = (("router in 32 bits", "", 0.0),)
 
 
 class Router:
-    """Choosing the experts of any number of tokens.
+    """The choice of experts for any number of tokens.
 
     Parameters
     ----------
@@ -42,9 +43,9 @@ class Router:
     slower : float
         Rate of a 16-bit product over that of a 32-bit one.
     launched : callable
-        Bytes -> price of a launch that only moves them.
+        Takes bytes; returns the price of a launch that only moves them.
     chooses : bool
-        Whether choosing is not in the experts' own price.
+        Whether the experts' own price leaves the choice out.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Router:
         self._work_ps = slower * PS_PER_S / (gpu.flops_per_s * gpu.matmul_efficiency)
 
     def launches(self, tokens: int) -> list[Priced]:
-        """What `tokens` tokens launch."""
+        """The launches for `tokens` tokens."""
         found = [self._launched(4 * tokens * self._experts)] if self._chooses else []
         if self._bits == 16:
             return [*found, self._plain.priced(tokens)]
@@ -70,7 +71,7 @@ class Router:
 
 
 def slowness(precision: str, gpu: GpuSpec) -> float:
-    """How many times longer a product computes in 32 bits than in 16."""
+    """Time of a product in 32 bits over that in 16."""
     if precision == "high":
         return TF32
     known = [rate for name, rate in CUDA_CORES.items() if gpu.name.lower().startswith(name)]

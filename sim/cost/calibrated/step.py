@@ -1,13 +1,13 @@
-"""What a step of a model is made of on one of the `tp` GPUs, priced by a calibrated profile.
+"""The parts of a step on one of the `tp` GPUs, priced by a calibrated profile.
 
     tokens(n)   everything n tokens need in the layers besides attention (body.py)
     rows(m)     LM head and sampling of m rows
     attention   of decoding sequences and prompts, in all layers (attention.py)
     copies      copy-on-write; blocks from and to the host: one copy for keys, one for values, per layer
 
-A profile may have a part for each precision (`product_fp8`, `decode_fp8`, `experts_nvfp4`). Besides its
-price, each part says how much of it lies outside what was measured, and on which axes; what a profile lacks
-is all outside. Missing all-reduces and copies to and from the host are priced as in the roofline.
+A profile may have a part for each precision (`product_fp8`, `decode_fp8`, `experts_nvfp4`). Each part also
+reports how much of its price lies outside what was measured, and on which axes; anything the profile lacks is
+entirely outside. Missing all-reduces and copies to and from the host are priced as in the roofline.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class StepParts:
     body : Body
     attention : Attention
     block : mapping of str to Priced
-        "to_gpu", "to_host": moving one block in all layers.
+        "to_gpu", "to_host": the price of moving one block in all layers.
     """
 
     def __init__(self, deployment: Deployment, parts: Mapping[str, Any]) -> None:
@@ -50,11 +50,11 @@ class StepParts:
         self._rows: dict[int, Priced] = {}
 
     def tokens(self, n: int) -> Priced:
-        """Everything n tokens need besides attention and logits."""
+        """Everything for n tokens except attention and logits."""
         return self.body.tokens(n)
 
     def rows(self, m: int) -> Priced:
-        """Logits and sampling of m sequences; cached, as batch sizes recur."""
+        """Logits and sampling for m sequences; cached, as batch sizes recur."""
         found = self._rows.get(m)
         if found is None:
             sampled = self._measured.by_bytes("sampling", 2 * m * self._shard.model.vocab_size)
@@ -87,7 +87,7 @@ class StepParts:
         return each.times(2 * shard.model.layers)
 
     def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
-        """The measured range of a part: axis -> least and most."""
+        """The measured range of a part: axis -> (least, most)."""
         if part in {"prefill", "decode", "latent"}:
             return self.attention.limits(part)
         return self._measured.limits(part)
