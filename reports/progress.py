@@ -1,4 +1,4 @@
-"""A progress bar for long runs on stderr: within the first second, and only on a terminal."""
+"""A progress bar on stderr for long runs; it appears within a second, and only on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -24,8 +24,8 @@ def progress(
 ) -> Iterator[None]:
     """Show how many of `total` requests, or of another unit, are done while the block runs.
 
-    A total that is not known yet is polled; 0 means unknown.
-    A separate thread calls `done` ten times per second, so the block need not report anything.
+    A callable total is polled; 0 means unknown. A separate thread calls `done` ten times per second, so the
+    block need not report anything.
     """
     if not sys.stderr.isatty():
         yield
@@ -59,7 +59,7 @@ def _watch(
     word = "" if unit == "bytes" else f"{unit}, "
 
     class Share(TextColumn):
-        """The share done and, once the first one is done, the time left at the average speed so far."""
+        """The share done and, once anything is done, the time left at the average speed so far."""
 
         def render(self, task: Task) -> Text:
             time_left = left(task.completed, task.total, task.elapsed)
@@ -74,7 +74,7 @@ def _watch(
         Share(""),
     )
     console = Console(stderr=True)
-    console.width -= len("^C ")  # the terminal's echo must not break the line
+    console.width -= len("^C ")  # room for the ^C that the terminal echoes
     with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as bar:
         task = bar.add_task(label, total=size() or None)
         while not over.wait(_GLANCE_S):
