@@ -95,7 +95,8 @@ def decode_attention(
         Shares of a context of `longest` tokens; by default chosen from the GPU and the batch.
     pieces : Pieces
         The result of `kvsim.kernels.pieces.cut` for these lengths, the same for all layers; by default
-        computed by extra launches. Excludes `tokens` and `splits`, which `cut` takes. Sequences, heads, window and tiling must match, and their `longest` must be at least as large.
+        computed by extra launches. Excludes `tokens` and `splits`, which `cut` takes. Sequences, heads,
+        window and tiling must match, and their `longest` must be at least as large.
     tiling : Tiling
         Overrides the tiling table.
 

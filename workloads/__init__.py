@@ -6,7 +6,8 @@
     texts, shared prefixes, samples -------------> content ---+
 
 Each random quantity has its own stream, so the lengths do not depend on the rate, and no choice affects
-unrelated ones; twice the rate gives the same arrivals in half the time. A new trace takes one file, and one line here.
+unrelated ones; twice the rate gives the same arrivals in half the time. A new trace takes a file and a line
+here.
 """
 
 import os
