@@ -2,7 +2,7 @@
 
     CSV formats          in parts: memory does not grow with the file (27 million rows of Azure)
     kvsim's own          field by field, unchanged
-    all others read whole, since any two prompts may share text
+    all others           read whole, since any two prompts may share text
 
 Text that prompts share becomes segments. A native segment is the start of its stream, so a run is cut
 wherever any run of its stream begins:

@@ -1,6 +1,6 @@
 """Hits of prefix caches with eviction policies other than LRU, by simulating each of many sizes.
 
-    blocks   2,048 4,096 8,192 ... sizes: repeated halves of the size that holds everything, to a thousandth
+    blocks   2,048   4,096   8,192 ...      sizes: the one that holds everything, halved down to a thousandth
     arc      7.1 %  10.3 %  15.4 %          each a separate cache, looked up as in workloads/miss_ratio.py
 
 Informed policies see a request's blocks, its arrival and, if the trace has turns, which turn it is, since

@@ -1,8 +1,8 @@
 """Check the values of a trace's column: plain values become numbers or names, or raise one error.
 
-    numbers    an integer per row, or none [3, None, 4.0] -> 3, 0, 4 and which are present
-    parts      some integers per row [[1, 2], None, [3]] -> 1, 2, 3 and where rows begin
-    names      a string or an integer per row ["a", 7, None]
+    numbers    an integer per row, or none       [3, None, 4.0]        -> 3, 0, 4 and which are present
+    parts      some integers per row             [[1, 2], None, [3]]   -> 1, 2, 3 and where rows begin
+    names      a string or an integer per row    ["a", 7, None]
 
 4.0 counts as an integer, since tables with gaps hold their numbers as floats. True and False are not numbers.
 """

@@ -2,7 +2,7 @@
 
     replayed    the trace's own arrivals, or another trace's             --rate-scale, --spread
     drawn       a process: poisson, gamma, onoff, diurnal                --request-rate, --burstiness
-    clients     each sends its next request after the answer --clients, --think-time
+    clients     each sends its next request after the answer             --clients, --think-time
 
 Options of different choices exclude each other. In closed sessions later turns wait for an answer, whether
 first turns are replayed or drawn.
