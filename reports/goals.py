@@ -68,7 +68,6 @@ def _measured(summaries: Sequence[Summary], names: Sequence[str]) -> str:
 
 
 def _per_gpu(summaries: Sequence[Summary], rate: float | None, name: str) -> str:
-    """The rate per GPU, if there are several."""
     each = _mean(summaries, "slo", name)
     return "" if each == rate else f" ({figures(each)} per GPU)"
 

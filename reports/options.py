@@ -61,7 +61,6 @@ def _defaults(named: Named, declared: Declared | None) -> list[str]:
 
 
 def _others(name: str) -> Mapping[str, str]:
-    """Scheduler or release -> its own default."""
     found: dict[str, str] = {}
     for scheduler, where in SCHEDULERS.items():
         module, _, attribute = where.partition(":")

@@ -93,7 +93,6 @@ def _names(allocators: Mapping[str, str]) -> list[str]:
 
 
 def _reasons(summaries: Sequence[Summary]) -> str:
-    """Why requests were rejected, each reason once."""
     found = (each["requests"].get("rejected_reasons") or {} for each in summaries)
     return ", ".join(dict.fromkeys(reason for reasons in found for reason in reasons))
 

@@ -154,7 +154,6 @@ def policy_card(name: str) -> str:
 
 
 def _scheduler_of(policy: str) -> str:
-    """The scheduler that a policy is demonstrated on."""
     return "sglang" if policy in SGLANG_IDEAS else "vllm-v1"
 
 

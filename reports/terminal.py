@@ -335,7 +335,6 @@ def _tier(seeds: System) -> str:
 
 
 def _drafts(seeds: System) -> str:
-    """How many draft tokens were accepted, and the tokens per verification."""
     if not _mean(seeds, "speculation", "draft_tokens"):
         return ""
     drafted, accepted, wasted = (
@@ -395,7 +394,6 @@ def _migration(seeds: System) -> str:
 
 
 def _faults(seeds: System) -> str:
-    """What the deaths of replicas cost."""
     if not seeds[0].get("faults"):
         return ""
     told = partial(_told, seeds)

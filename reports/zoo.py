@@ -159,7 +159,6 @@ def with_pictures(text: str) -> str:
 
 
 def _table() -> str:
-    """All allocators in Markdown, with links to their cards."""
     rows = ["| allocator | idea | what it wastes | who uses it |", "|---|---|---|---|"]
     for family, names in families().items():
         rows.append(f"| **{family}** | *{FAMILIES[family]}* | | |")

@@ -241,7 +241,6 @@ def one_letter_off(name: str, other: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A name without its case and separators."""
     return re.sub(r"[\W_]+", "", name).lower()
 
 

@@ -98,7 +98,6 @@ def _names(path: str, table: "pa.Table", name: str) -> tuple[Int64Column, np.nda
 
 
 def _blocks(path: str, file: "pa.parquet.ParquetFile", prompt: FloatColumn) -> BlockTexts:
-    """The texts that the block ids stand for."""
     from pyarrow import types as kind
 
     metadata = file.schema_arrow.metadata or {}

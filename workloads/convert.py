@@ -180,7 +180,6 @@ def _as_they_are(trace: str, columns: str | None, notes: list[str]) -> Iterator[
 
 
 def _of_lengths(lengths: Lengths, notes: list[str]) -> Iterator[Columns]:
-    """The rows of a trace in memory."""
     if lengths.endless:
         raise KvsimError(f"trace {lengths.name} is drawn, not a table: it has no rows to write")
     lengths = within_clock(lengths)
@@ -341,7 +340,6 @@ def _with_answers_alike(columns: Columns) -> Columns:
 
 
 def _kind(pa: Any, name: str, values: list[Any]) -> Any:  # noqa: ANN401 - pyarrow's types
-    """The type of a field's column, from its first rows."""
     if name == "arrival_s":
         return pa.float64()
     if name == "segments":

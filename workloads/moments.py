@@ -73,7 +73,6 @@ def _is_date(text: str) -> bool:
 
 
 def _nanoseconds(rows: Rows, name: str, row: int, value: object) -> int | None:
-    """Nanoseconds since 1970."""
     if value is None or value in NOTHING:
         return None
     try:

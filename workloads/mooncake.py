@@ -82,7 +82,6 @@ def load_mooncake(path: str) -> Lengths:
 
 
 def _facts(path: str, rows: HashRows) -> dict[str, npt.NDArray[np.generic]]:
-    """The clients, goals and predictions in the rows."""
     labels: dict[str, npt.NDArray[np.generic]] = {}
     if any(client is not None for client in rows.names["client"]):
         labels["client"] = np.array(rows.names["client"], dtype=object)

@@ -94,7 +94,6 @@ class _What(NamedTuple):
 
 
 def _drafts(rows: Rows) -> npt.NDArray[np.object_] | None:
-    """The recorded drafts of each request."""
     form = f"a list of [proposed, accepted], each from 0 to {MOST_DRAFTS}"
     events = lists(rows, "drafts", form)
     if events is None:
@@ -196,7 +195,6 @@ def _what(rows: Rows) -> _What:
 
 
 def _segments(rows: Rows) -> tuple[Parts | None, list[str]]:
-    """The lengths and ids of all segments."""
     form = "a list of [id, tokens], with at least one"
     segments = lists(rows, "segments", form)
     if segments is None:
@@ -252,7 +250,6 @@ def _texts(prompt_tokens: Int64Column, answer_tokens: Int64Column, what: _What) 
 
 
 def _places(found: Parts | None, rows: int) -> list[slice]:
-    """The slice of values of each row."""
     if found is None:
         return [slice(0, 0)] * rows
     offsets = found.offsets.tolist()

@@ -74,7 +74,6 @@ def load_otel(path: str) -> Lengths:
 
 
 def _spans(found: object) -> Iterator[Mapping[str, Any]]:
-    """The spans in an object of either form."""
     if not isinstance(found, dict):
         return
     if "resourceSpans" not in found:

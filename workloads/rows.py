@@ -155,7 +155,6 @@ def _refuse(name: str) -> object:
 
 
 def _complaint(error: ValueError | RecursionError) -> str:
-    """The error message for a line."""
     if isinstance(error, UnicodeDecodeError):
         return f"not valid UTF-8: {error.reason} at byte {error.start + 1}"
     if isinstance(error, JSONDecodeError):
@@ -189,7 +188,6 @@ def _read_parquet(path: str, wanted: Wanted) -> Rows:
 
 
 def _is_time(kind: "pa.DataType") -> bool:
-    """Whether values are dates and times, or durations."""
     from pyarrow import types
 
     return bool(types.is_timestamp(kind) or types.is_duration(kind))

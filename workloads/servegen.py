@@ -103,7 +103,6 @@ def _arrivals(windows: list[Window], rng: np.random.Generator) -> FloatColumn:
 
 
 def _windows(file: Path) -> list[Window]:
-    """The rows of a client's table."""
     found: list[Window] = []
     try:
         with open(file, encoding="utf-8", newline="") as opened:

@@ -137,7 +137,6 @@ def _conversations(
 def _first_turns(
     conversations: Iterable[tuple[str | None, list[Message]]], count: Count, left_out: Counter[str]
 ) -> dict[str, Any]:
-    """The lengths of each first question and answer."""
     prompts, outputs = array("d"), array("d")
     for _, talk in conversations:
         system = [message for message in talk[:1] if message.speaker == "system"]
@@ -161,8 +160,6 @@ def _first_turns(
 
 @dataclass
 class _Session:
-    """The state of a conversation."""
-
     number: int
     last: bytes | None = None
     """Digest of the message that the next chunk may repeat."""
@@ -221,7 +218,6 @@ def _without_chunk(name: str) -> str:
 
 
 def _guess(text: str) -> int:
-    """Estimate the number of tokens in a text."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 

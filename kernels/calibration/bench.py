@@ -79,7 +79,6 @@ class Bench:
         return found
 
     def _sample(self, point: Point, room: Room) -> Sample:
-        """The point's times, or the reason why there are none."""
         try:
             replay, launches = self._replay(point, room)
             if self.rehearsal:

@@ -176,12 +176,10 @@ def fit_form(
 
 
 def _form_s(form: Mapping[str, Any], moved: float, work: float, place: Mapping[str, float]) -> float:
-    """Seconds predicted by the form alone."""
     return form_s(form, moved, work, place.get(MERGED, 0))
 
 
 def _main_axes(planned: Sequence[Point]) -> list[dict[str, Any]]:
-    """The axes of a part's main table."""
     cells = [point.cell for point in planned if point.role == "grid" and point.table == MAIN]
     return [
         {"name": name, "offset": OFFSETS.get(name, 0), "values": sorted({cell[name] for cell in cells})}
@@ -253,7 +251,6 @@ def _other_tables(part: dict[str, Any], measured: Sequence[Measured]) -> None:
 
 
 def _with_prediction(part: Mapping[str, Any], one: Measured) -> dict[str, Any]:
-    """A point as the profile stores it."""
     moved, work, place = features(one.point, part["constants"])
     return described(one) | {
         "place": dict(place), "bytes": moved, "work": work, "predicted_s": predict_s(part, moved, work, place)

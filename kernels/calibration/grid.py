@@ -181,7 +181,6 @@ def products(part: str, sizes: Sizes) -> list[Point]:
 def _by_bytes(
     part: str, values: Iterable[int], held_out: Iterable[int], x: Callable[[int], dict], moved: Callable
 ) -> list[Point]:
-    """Points of a part whose only axis is bytes."""
     grid = [Point(part, x(value), "grid", MAIN, {"bytes": moved(x(value))}) for value in values]
     return grid + [Point(part, x(value), "held_out") for value in held_out]
 

@@ -215,7 +215,6 @@ def _requests(point: Point) -> int:
 
 
 def _effort(point: Point) -> float:
-    """The approximate duration of a run, relative to others."""
     return _requests(point) * float(setting(point, "replicas") or 1)
 
 

@@ -45,7 +45,6 @@ def rows_of(directories: Sequence[Path]) -> list[Row]:
 
 
 def _row(run: Run, own: Mapping[str, Any]) -> Row:
-    """The row of a single run."""
     alike = [{"replicas": run.config.get("fleet", {}).get("replicas", 1), "scenario": run.config["scenario"]}]
     gpus = sum(
         pool["replicas"] * prod(pool["scenario"].get(f"{way}_parallel_size", 1) for way in WAYS)

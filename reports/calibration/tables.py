@@ -56,7 +56,6 @@ _HOW = (
 
 
 def _how(fit: Fit) -> str:
-    """A caption that explains the table of forms."""
     merging = [each for each in fit.parts if each.form.get("merge_s")]
     more = [f"{duration(each.form['merge_s'])} more in {each.title}" for each in merging]
     return _HOW + (f" Merging the pieces of contexts that are cut takes {', '.join(more)}." if more else "")
@@ -68,7 +67,6 @@ def headline(fit: Fit) -> str:
 
 
 def _facts(fit: Fit) -> Table:
-    """The device, its versions, the date and the duration."""
     content = fit.file.content
     device, measured = content["device"], content["measured"]
     gpus = f"{count(device['count'])} x " if (device.get("count") or 1) > 1 else ""

@@ -147,7 +147,6 @@ def _row_slots(parts: Sequence[_Part], width_in: float) -> int:
 
 
 def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
-    """The entries of the legend."""
     colour, edge = colours_of(["0"]), hatch_colour(style)
     dot: Any = {"marker": "o", "markeredgecolor": "white", "markersize": 3 * style.line, "linestyle": ""}
     marks: list[Any] = [

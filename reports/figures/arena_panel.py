@@ -134,7 +134,6 @@ class Panel:
         self._collect(lines.astype(np.float64), edgecolors=colour, linewidths=width_pt)
 
     def _dots(self, slot_pt: float, row_pt: float) -> None:
-        """Draw a dot on every shared range."""
         shared = np.array([" " in owners for owners in self.arena.owners], bool)[self.arena.owner]
         if not shared.any():
             return

@@ -131,7 +131,6 @@ def _mean_held(run: Run, edges: Floats) -> Floats:
 
 
 def _served(run: Run) -> dict[str, Any]:
-    """The rows of requests that were handed over."""
     table = run.columns.requests
     served = np.isfinite(np.asarray(table["held_until_s"], dtype=np.float64))
     return {name: np.asarray(column)[served] for name, column in table.items()}

@@ -86,7 +86,6 @@ def _apart(members: Sequence[tuple[Run, float]], key: str) -> list[str]:
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
-    """The choices in which the runs differ."""
     chosen = [_choices(run) for run in runs]
     names = dict.fromkeys(name for choices in chosen for name in choices)
     return [name for name in names if len({json.dumps(each.get(name)) for each in chosen}) > 1]

@@ -56,7 +56,6 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _numbers(system: System, waste: Interval | None) -> dict[str, str]:
-    """The numbers beside a bar, means over the seeds."""
     at_once = system.number(MEAN_RUNNING.read)
     speed = system.number(REQUESTS_PER_S.read)
     return {

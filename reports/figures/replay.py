@@ -76,7 +76,6 @@ def _requests(replayed: Replayed, style: Style) -> Figure:
 
 
 def _headline(replayed: Replayed, columns: Mapping[str, Pair]) -> str:
-    """The errors of the means, and the number of requests if some were not served."""
     offs = [
         f"{what} {_off_in_words(float(np.mean(pair[1]) / np.mean(pair[0])))}".replace(" ", "\u00a0")
         for what, pair in columns.items()

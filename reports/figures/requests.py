@@ -136,7 +136,6 @@ def _while_waiting(summary: Summary) -> object:
 
 
 def _most(system: System) -> float | None:
-    """The maximum over all seeds."""
     known = [MAX_RUNNING.read(summary) for summary in system.summaries]
     return max((most for most in known if most is not None), default=None)
 

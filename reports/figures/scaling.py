@@ -74,7 +74,6 @@ def _panel(axes: Axes, style: Style, rows: Sequence[dict[str, Any]], column: str
 
 
 def _by_pool(axes: Axes, style: Style, told: dict[str, Any]) -> None:
-    """Stack the replicas of each pool."""
     rows, edges = told["over_time"], _edges(told["over_time"])
     below, marks = np.zeros(len(rows)), []
     for place, pool in enumerate(told["pools"]):

@@ -82,7 +82,6 @@ def last_words(systems: Sequence[System]) -> str:
 
 
 def _summaries(systems: Sequence[System]) -> list[list[Summary]]:
-    """The summaries of each system, under its name."""
     return [[{**run.summary, "label": system.name} for run in system.runs] for system in systems]
 
 

@@ -55,7 +55,6 @@ def _table(summaries: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str
 
 
 def _bar(summary: Mapping[str, Any]) -> str:
-    """The ledger as a bar of coloured parts, with their shares below."""
     shares, _ = palette.shares(summary)
     parts, words = [], []
     for kind, share in shares.items():

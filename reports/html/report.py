@@ -57,7 +57,6 @@ def write_page(runs: Sequence[Run], out: Path, force: bool = False) -> Path:
 
 
 def _page_of(directory: Path) -> str:
-    """The page for a sweep or a replay."""
     if is_sweep(directory):
         return sweep_page(read_sweep(directory))
     return replay_page(*read_replay(directory))

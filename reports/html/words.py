@@ -95,7 +95,6 @@ def _overloads(groups: Sequence[Sequence[Run]]) -> list[str]:
 
 
 def _outcome(groups: Sequence[Sequence[Run]]) -> str:
-    """The outcome of groups with the same traffic."""
     if len(groups[0]) == 1:
         summaries = [group[0].summary for group in groups]
         if len(summaries) > 1:

@@ -73,7 +73,6 @@ def seen_by(run: Run, server: Run, log: EventLog) -> Run:
 
 
 def _role(run: Run, place: int | None) -> str:
-    """The role of a replica: prefill, decode or both."""
     roles = [pool["role"] for pool in run.config.get("pools", ()) for _ in range(pool["replicas"])]
     return str(roles[place]) if roles and place is not None else "both"
 

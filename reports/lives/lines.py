@@ -126,7 +126,6 @@ class Teller:
         return text + self._more(what, len(copies), numbers, again)
 
     def _more(self, what: str, copies: int, numbers: Mapping[str, int], again: bool) -> str:
-        """Details from the tables on an event."""
         facts, allocator = self.facts, str(self._setting("allocator"))
         if copies:
             why = line_text(allocator) if allocator in _COPYING else ""
@@ -173,7 +172,6 @@ class Teller:
         return len(np.unique(lives.request[tracks])), max(known) if complete else None
 
     def _enters(self, track: int, since_ps: int) -> int | None:
-        """When a track next enters memory."""
         for span in self.lives.spans(track):
             if span.state in (LOADING, PREFILL, RECOMPUTE) and span.start_ps >= since_ps:
                 return span.start_ps

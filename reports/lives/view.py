@@ -206,7 +206,6 @@ def rounded(parts: Sequence[Part], decimals: int) -> list[str]:
 
 
 def _answers(story: Story, decimals: int) -> Table:
-    """A row per answer."""
     table = ruled_table("answer")
     columns = _columns([answer.parts for answer in story.answers])
     for name in ("ended at (s)", *columns):

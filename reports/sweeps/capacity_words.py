@@ -147,7 +147,6 @@ def capacity_words(
 
 
 def _columns(rows: Sequence[Row], find: str) -> tuple[list[str], list[list[str]]]:
-    """The capacity of each system: headings, and the cells of each row."""
     unit = UNITS[find]
     headings = ["GPUs", WORDS[find], "per GPU", "tokens/s/GPU", "tok/s/user"]
     columns = [f"{unit}_per_gpu", "output_tokens_per_s_per_gpu", "tokens_per_s_per_user"]
@@ -160,7 +159,6 @@ def _columns(rows: Sequence[Row], find: str) -> tuple[list[str], list[list[str]]
 
 
 def _fleet_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The fleet of each system: headings, and the cells of each row."""
     priced = any(row.get("fleet_price_per_hour") is not None for row in rows)
     headings = [WORDS["rate"], "servers", "GPUs", *(["per hour"] * priced), "clock"]
     return headings, [

@@ -197,7 +197,6 @@ def _settings(given: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _zipped(given: object, lists: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The names of options whose lists are paired."""
     known = list(dict.fromkeys(name for each in lists for name in each if name != "name"))
     if given in (None, False):
         return ()

@@ -106,7 +106,6 @@ def _column(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
 
 
 def _said(value: object) -> object:
-    """A value as written to CSV."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(value) if isinstance(value, float) else value

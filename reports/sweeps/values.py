@@ -85,7 +85,6 @@ def _of_value(named: Named, value: object) -> object:
 
 
 def _number(named: Named, text: str, value: object) -> float:
-    """A number of the option's type."""
     try:
         found = float(value)
     except (TypeError, ValueError):

@@ -122,7 +122,6 @@ def _costs(system: System) -> list[Cost]:
 
 
 def _counts(system: System) -> tuple[float, float]:
-    """Finished and submitted requests, over all rows."""
     rows = [row for rows in system.points.values() for row in rows]
     finished, submitted = (
         sum(number(row.get(f"requests.{name}")) or 0.0 for row in rows) for name in ("finished", "submitted")
@@ -141,7 +140,6 @@ def _served_words(system: System) -> str:
 
 
 def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo: Slo | None) -> str:
-    """The best of the ranked systems, among all that were found."""
     if slo is None or load is None:
         return _fastest(fit, found)
     within = [system for system in fit if largest_within(system) is not None]

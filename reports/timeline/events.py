@@ -316,7 +316,6 @@ class _Process:
         )
 
     def _not_there(self) -> Iterator[Timed]:
-        """When the replica was dead or off."""
         for from_s, to_s, why in self.away:
             start_ns, end_ns = round(from_s * 1e9), round(to_s * 1e9)
             yield (
