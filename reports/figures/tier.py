@@ -60,7 +60,7 @@ def _panels(systems: Sequence[System], busy: str) -> list[tuple[str, Callable[[R
 
 
 def _by_gpu(run: Run) -> Floats | None:
-    """Slots that are allocated or hold a cached prefix, over all GPUs of a server; None if unknown."""
+    """GiB that are allocated or hold a cached prefix, over all GPUs of a server; None if unknown."""
     size, server = run.config.get("kv_capacity"), run.config["scenario"]
     if run.config.get("pools") or not size:
         return None
