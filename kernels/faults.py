@@ -7,8 +7,7 @@
 Waiting for the GPU would stall the launch, so these errors come late, like CUDA's own: from a later call that
 takes lengths, or from `expect_no_faults`, which an engine calls when it waits for the GPU anyway, as for
 sampled tokens. With too small a sum or stale pieces the result is correct, but work is less evenly
-distributed. If a length is out of bounds, only tokens within the bounds are read, so never beyond a block
-table.
+distributed. A length out of bounds is clipped, so nothing beyond a block table is read.
 """
 
 from functools import lru_cache

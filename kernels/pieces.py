@@ -172,8 +172,8 @@ def cut(
     Raises
     ------
     TypeError, ValueError
-        The message names the argument. Errors about a length above `longest` or a sum above `tokens` come
-        late (faults.py).
+        The message names the argument. A length above `longest` or a sum above `tokens` is raised late
+        (faults.py).
     """
     pieces, launches = plan_cut(
         lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,

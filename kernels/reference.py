@@ -1,7 +1,7 @@
 """Each kernel in a few lines of plain torch, in float64: slow but obvious, the reference for tests.
 
-Results stay in float64, on the CPU. Pools are [num_blocks, block_size, kv_heads, head_dim]; arguments are as
-for the kernels.
+Results stay in float64, on the CPU. Pools are [num_blocks, block_size, kv_heads, head_dim]; arguments are the
+kernels'.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The result in one sentence, for one run or for several with the same traffic.
 
-Shares of KV memory are given for the whole run and for the time when requests waited. Compared runs use the
-same part.
+Shares of KV memory are given for the whole run and for the time when requests waited. Comparisons use one of
+the two.
 """
 
 from collections.abc import Mapping, Sequence

@@ -49,8 +49,7 @@ class Arena(NamedTuple):
     """All ranges at one instant as columns, by address; they cover the arena without gap or overlap.
 
     `owner` indexes `owners`, strings as in the file, "" for none. `layer` indexes `layers`: the layers whose
-    tokens a range may hold, "" for any. A range is `held` if its owners only wait for another server to read
-    it.
+    tokens a range may hold, "" for any. A range is `held` if it only waits for another server to read it.
     """
 
     start: Int64

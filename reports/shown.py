@@ -24,8 +24,7 @@ def shown(quantity: Quantity, seeds: System) -> str:
 
 
 def stars(quantity: Quantity, systems: Sequence[System], may_win: Sequence[bool]) -> list[bool]:
-    """Mark the best systems that may win, and those that print the same or differ by seed noise; none if all
-    do.
+    """Mark systems that may win and print the best number, or differ only by seed noise; none if all do.
 
     The only system that has the number is not best: a run without waiting has no waste while requests waited.
     """

@@ -1,8 +1,7 @@
 """Terminal reports of runs and comparisons, with one seed or several: `31.5 ms`, `31.5 ±0.4 ms`.
 
 The number after ± is half the 95 % confidence interval, see seeds/intervals.py; numbers equal for all seeds
-have none. Tables fit in 80 columns. If the output is not a terminal, rich omits colours and the ledger bar
-uses glyphs.
+have none. Tables fit in 80 columns. Without a terminal, rich omits colours and the ledger bar uses glyphs.
 """
 
 from collections.abc import Mapping, Sequence

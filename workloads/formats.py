@@ -91,8 +91,7 @@ def load_file(
     turns : str
         Which turns of a conversation to use in such a format, see `load_sharegpt`.
     columns : str or None
-        Names of kvsim's fields in the file, as in `prompt_tokens=isl`; the file is then in kvsim's own
-        format.
+        Names of kvsim's fields in the file, as in `prompt_tokens=isl`; it is then in kvsim's own format.
 
     Raises
     ------

@@ -12,7 +12,7 @@ AIPerf and Dynamo write a variant with sessions, in which later turns have a del
 
 `delay` (or `delay_ms`) is the time from the previous answer, in milliseconds: the wait in --closed-sessions.
 Without that option, such a turn arrives this long after the previous turn did. `created_time`, in seconds,
-replaces a timestamp. `block_size` in the first row sets another block size. A row may have a client and goals
+replaces a timestamp. `block_size` in the first row sets another block size. Rows may have a client and goals
 (`client`, `priority`, `slo_ttft_s`, `slo_tpot_s`, `deadline_s`, `predicted_tokens`), as in kvsim's own
 format.
 """

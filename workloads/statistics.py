@@ -1,8 +1,7 @@
 """Statistics of a trace, as a screenful of numbers.
 
     burstiness    standard deviation of the gaps between arrivals over their mean: 1 for a Poisson process
-    shared        share of prompt tokens with which an earlier prompt and answer also begin: the hits of an
-                  infinite prefix cache
+    shared        share of prompt tokens that an infinite prefix cache would hit
 
 Answers after the first are ignored. `shared` covers at most `MOST_SHARED` requests, see `shared_rows`.
 """

@@ -120,8 +120,8 @@ def refused(planned: Plan, point: Point, sample: Sample, most: float | None) -> 
 def most_tflops(planned: Plan, journal: Journal) -> float | None:
     """An upper bound in TFLOP/s from the measured peak; None in a rehearsal or without one.
 
-    Anything faster multiplied other numbers than the peak did: products of zeros or NaN draw less power, so
-    clocks are higher.
+    Anything faster multiplied other numbers than the peak did: zeros and NaN draw less power, so clocks are
+    higher.
     """
     ceiling = next(point for point in planned.points if point.x.get("what") == "product")
     sample = journal.samples.get(ceiling.key)

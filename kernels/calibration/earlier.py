@@ -47,8 +47,8 @@ def kept_as(path: Path) -> Path | None:
 def write_beside(profile: Mapping[str, Any], path: Path, journal: Path | None = None) -> Path | None:
     """Write a profile atomically; returns where the earlier one is kept, if there was one.
 
-    There is a complete profile at `path` at all times. Raises CalibrationError if it cannot be written; the
-    journal is then kept.
+    `path` always has a complete profile. Raises CalibrationError if it cannot be written; the journal is
+    kept.
     """
     kept = kept_as(path)
     try:

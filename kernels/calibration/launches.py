@@ -1,8 +1,7 @@
 """The launches of each part of a profile: tensors of random numbers, and calls on them.
 
 A function takes the room and a point's x, and returns the calls of one graph, one launch each (a decode and
-its reduction count as one, as does a block copy of keys and values). Blocks are shuffled, as in a busy
-server.
+its reduction count as one, as does a block copy of keys and values). Blocks are shuffled.
 """
 
 from collections.abc import Callable, Iterable, Mapping

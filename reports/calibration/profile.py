@@ -1,7 +1,6 @@
 """A calibrated profile in the form that tables and figures need: points, fitted forms, errors.
 
-`fit_of` reads every field that a report uses, so a damaged file is refused in one line before anything is
-printed or drawn.
+`fit_of` reads every field that a report uses, so damaged files are refused before anything is printed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

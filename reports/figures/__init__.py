@@ -8,8 +8,7 @@
     ledger.py occupancy.py requests.py latency.py lengths.py arrivals.py sweeps.py arena.py seeds.py
     calibration.py  a measured GPU, not a run                        scales.py   logarithmic axes in words
 
-A figure is a function of systems and choices that returns a matplotlib Figure, with an entry in the
-catalogue.
+A figure is a function of systems and choices that returns a matplotlib Figure, listed in the catalogue.
 """
 
 from kvsim.reports.figures.catalogue import FIGURES, USUAL, check, draw, picture

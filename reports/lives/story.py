@@ -3,8 +3,7 @@
     chosen(runs, "slowest")       -> the runs that served it, its number, and how it came to be chosen
     story(run, lives, request)    -> Story: a line per event, and how E2E divides
 
-The story of a request with several answers follows the answer that ended last, so its parts sum exactly to
-E2E.
+The story of a request with several answers follows the answer that ended last, so its parts sum to E2E.
 """
 
 from collections.abc import Sequence

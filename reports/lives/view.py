@@ -1,7 +1,6 @@
 """A request's life in the terminal: a line per event, a bar, and where its time went.
 
-A cell of the bar shows the state that took most of it. Times below it are rounded so that they sum to the E2E
-shown.
+A cell of the bar shows the state that took most of it. Times below it are rounded but sum to the E2E shown.
 """
 
 import math

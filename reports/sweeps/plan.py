@@ -57,8 +57,7 @@ class Point:
 def labels(points: Sequence[Point], among: Sequence[Point], names: Sequence[str]) -> list[str]:
     """Describe some points of a sweep, case by case, by what distinguishes them from the others.
 
-    `tensor_parallel_size=1,2` for all points with these values; if that is ambiguous, each point
-    individually.
+    `tensor_parallel_size=1,2` for all points with these values; if that is ambiguous, each alone.
     """
     found: list[str] = []
     for case in dict.fromkeys(point.case for point in points):

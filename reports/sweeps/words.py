@@ -1,8 +1,8 @@
 """A sweep in the terminal: the number of runs, and one line per system; at most 80 columns.
 
 For a system with several loads the table shows the results at the largest load at which every seed meets the
-SLO, or else at the load of highest throughput, as means over the seeds. `>= 16`: the SLO is met at the
-highest load tried.
+SLO, or else at the load of highest throughput, as means over the seeds. `>= 16`: even the highest load tried
+meets it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
