@@ -1,4 +1,4 @@
-"""The command `sim`: flags become one call and one report; mistakes become one line and exit code 2.
+"""The command `sim`: flags become one call and one report; user errors become one line and exit code 2.
 
     sim run        one server under one workload -> tables, figures, a run directory
     sim compare    the same workload under several allocators, side by side
@@ -8,15 +8,15 @@
     sim plot       figures of earlier runs, for a screen, a paper or slides
     sim report     one page for the browser: memory map, charts, every request
     sim explain    the life of one request: what happened when, and why it waited
-    sim trace-events    the lives of many, and the engine's steps, for a trace viewer
-    sim reproduce  the figures of a paper, published beside simulated
+    sim trace-events    the lives of many requests, and the engine's steps, for a trace viewer
+    sim reproduce  a paper's figures, published beside simulated
     sim traces     all traces; one in numbers and figures; convert or fetch one
-    sim replay     the requests of a benchmark's result, measured beside simulated
+    sim replay     a benchmark's requests, measured beside simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
     sim speculation    what speculative decoding gains, by batch and accepted tokens
     sim models, gpus, allocators, schedulers, costs, routers, eviction    the choices
-    sim check-allocator, check-scheduler, check-eviction    does your own keep the rules?
+    sim check-allocator, check-scheduler, check-eviction    whether your own part follows the rules
 
 Modules that are slow to import (numpy, pyarrow, matplotlib, rich) are imported inside the commands, so that
 `sim --help` answers immediately; so are the options, in option_groups.py.
@@ -76,7 +76,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 usual = partial(app.command, cls=WithUsual, context_settings=CONTEXT)
-"""Makes a command whose help is short."""
+"""Makes a command whose default help is short."""
 SweepFile = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
 ]
@@ -561,7 +561,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(error)
     if code == 130:
         code = stop.exit_code or code
-        with suppress(OSError):  # the terminal is gone
+        with suppress(OSError):  # the terminal has closed
             print("interrupted; nothing was written", file=sys.stderr)
     return int(code)
 
@@ -570,7 +570,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _called(name: str, words: Sequence[str]) -> Front:
-    """The commands, with the options of schedulers and allocators that the words contain."""
+    """The commands, with the options of the schedulers and allocators that occur in the words."""
     found = command(name)
     if name not in found.commands:
         return found
@@ -581,7 +581,7 @@ def _called(name: str, words: Sequence[str]) -> Front:
 
 @cache
 def command(called: str, parts: tuple[Named, ...] = ()) -> Front:
-    """The commands, with the options of the called one; cached, as building them takes a while."""
+    """The commands, with the options of the named one; cached, since building them takes a while."""
     found: Front = typer.main.get_command(shortened(app, called, parts))
     for each in (found, *found.commands.values()):
         take_plain_values(each)
@@ -589,7 +589,7 @@ def command(called: str, parts: tuple[Named, ...] = ()) -> Front:
 
 
 def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, Traffic, Goals]:
-    """The contents of an earlier config.json; any other choice is an error, except the code that it names."""
+    """The contents of an earlier config.json; other options are an error, except code that it needs."""
     from kvsim.command_line.option_groups import Output, Seeds
     from kvsim.commands.run import choices
 
@@ -610,7 +610,7 @@ def _failed(error: Exception) -> int:
         sys.stdout.flush()
     except (OSError, ValueError):  # a closed pipe, a full disk: Python would retry at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # the reader is gone
+    if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
         return 1
     if hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click
         message = error.format_message()

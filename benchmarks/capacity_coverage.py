@@ -1,4 +1,4 @@
-"""How accurate `sim capacity` is: searches repeated with other seeds, compared with a known truth.
+"""How accurate `sim capacity` is: searches with many seeds, compared with a known truth.
 
     md1         one seat, steps of one second: M/D/1, with known waits (Erlang 1909); 99 % within 30 s
     llama-8b    Llama-3.1-8B on an H100: the load at which 1 % of 16 x 64,000 requests miss one of the limits,
@@ -6,8 +6,8 @@
 
     python benchmarks/capacity_coverage.py md1 --repeat 20 --jobs 2
 
-A search gives an answer and a 95 % interval. The output is the share of intervals that hold the truth, and
-how far the answers are from it. No time is measured.
+A search gives an answer and a 95 % interval. The output is the share of intervals that contain the truth, and
+the errors of the answers. No time is measured.
 """
 
 import argparse
@@ -39,7 +39,7 @@ LONG, WARM_UP, TRUTH_SEEDS = 64_000, 4_000, range(1 << 30, (1 << 30) + 16)
 def md1_truth():
     """The load at which 99 % wait at most 29 s for a service of one second.
 
-    Erlang's sum suffers from cancellation, hence the digits.
+    Erlang's sum suffers from cancellation and needs extra digits.
     """
     getcontext().prec = 80
     low, high = 0.5, 0.999
@@ -53,7 +53,7 @@ def md1_truth():
 
 
 def share_late(settings, slo, load, seed):
-    """Share of requests beyond the limit that most miss, in a long run without its beginning and end."""
+    """Share of requests beyond the limit missed most, in a long run without its beginning and end."""
     simulation = prepared(
         {**settings, "num_prompts": LONG, "request_rate": load, "shuffle": None}, seed, Goals()
     )
@@ -80,7 +80,7 @@ def truth_of(settings, slo, about, jobs):
 
 
 def answered(settings, slo, number):
-    """The answer of one repetition, with its interval."""
+    """The answer of one search, with its interval."""
     first = 1000 * (number + 1)
     rows = [
         searched(settings, seed, Goals(slo=slo), Sought("rate", 0.02))[0]
@@ -93,7 +93,7 @@ def answered(settings, slo, number):
 
 
 def main():
-    """Run the case given on the command line."""
+    """Run the named case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--repeat", type=int, default=20)

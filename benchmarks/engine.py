@@ -1,4 +1,4 @@
-"""How fast the engine is, in CPU seconds of one core; everything in one run, so that ratios are meaningful.
+"""How fast the engine is, in CPU seconds of one core; all in one run, so that ratios are meaningful.
 
     python benchmarks/engine.py                     about three minutes
     python benchmarks/engine.py --million           also a million requests, in their own process
@@ -8,17 +8,16 @@
 
 Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the default paged deployment near
 saturation), `reference` (the model in 200 lines, kvsim/reference.py, over some of the same requests),
-`linearity` (increasing numbers of requests), `prefix` (prompts with shared prefixes, with and without the
-prefix cache), `engines` (other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in
-groups), `map` (with the events and the memory map of `--record-map`), `fleet` (16 replicas behind
-`least-requests`, equal and in two pools), `others` (allocators x schedulers), `zoo` (every allocator of
-`sim allocators` on the default deployment; a hundredth of the requests if runs are known to be slow),
-`drafts` (requests with and without drafts, in alternation), `policies` (every policy with keys and fcfs in
-alternation, at saturation and far beyond), `trace` (only with --trace: a file with long shared prompts, such
-as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on),
-`tier` (the same above host memory), `calibrated` (only with --profile: its step times and the roofline's in
-alternation, on Llama-3.1-8B and an H200).
-The timing covers building the engine and running it; the workload is drawn before.
+`linearity` (growing numbers of requests), `prefix` (prompts with shared prefixes, with and without the prefix
+cache), `engines` (other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in groups),
+`map` (with the events and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`,
+equal and in two pools), `others` (allocators x schedulers), `zoo` (every allocator of `sim allocators` on the
+default deployment; a hundredth of the requests if runs are known to be slow), `drafts` (requests with and
+without drafts, in alternation), `policies` (every policy with keys and fcfs in alternation, at saturation and
+far beyond), `trace` (only with --trace: a file with long shared prompts, such as Mooncake's, on Llama-3.1-8B
+and an H200, prefix cache on), `tier` (the same above host memory), `calibrated` (only with --profile: its
+step times and the roofline's in alternation, on Llama-3.1-8B and an H200). Times include building and running
+the engine, but not drawing the workload.
 """
 
 import argparse
@@ -100,7 +99,7 @@ def measured(where: Deployment, work: Workload, repeat: int, fleet: FleetConfig 
 
 
 def beginning_alike(work: Workload, groups: int, tokens: int) -> Workload:
-    """The same requests, each behind one of `groups` shared system prompts, drawn at random."""
+    """The same requests, each after one of `groups` shared system prompts, drawn at random."""
     chosen = np.random.default_rng(1).integers(groups, size=len(work)).tolist()
     prompts = [((group, 0, tokens),) for group in range(groups)]
     longer = {"prompt_tokens": work.prompt_tokens + tokens, "content": [prompts[group] for group in chosen]}
@@ -108,7 +107,7 @@ def beginning_alike(work: Workload, groups: int, tokens: int) -> Workload:
 
 
 def with_prefixes(requests: int, rate: float, repeat: int) -> list[dict[str, object]]:
-    """10 groups of 200 shared tokens: paged with and without its prefix cache, and radix."""
+    """10 groups with 200 shared tokens: paged with and without its prefix cache, and radix."""
     work = beginning_alike(sharegpt(requests, rate), 10, 200)
     rows = []
     for name, where in {
@@ -138,7 +137,7 @@ def other_engines(requests: int) -> list[dict[str, object]]:
 
 
 def with_windows(requests: int, repeat: int) -> dict[str, object]:
-    """Gemma-3-27B on an H100: a full and six windowed groups of layers."""
+    """Gemma-3-27B on an H100: one full-attention and six sliding-window groups of layers."""
     where = Deployment(model=model_named("gemma-3-27b"), gpu=gpu_named("h100"), engine=EngineConfig())
     return measured(where, sharegpt(requests, 4.0), repeat)
 
@@ -155,7 +154,7 @@ def with_map(requests: int, rate: float, repeat: int) -> dict[str, object]:
 
 
 def in_pools(requests: int, rate: float, repeat: int) -> list[dict[str, object]]:
-    """Sixteen equal replicas and two pools of eight, in alternation; compares their least CPU times."""
+    """Sixteen equal replicas and two pools of eight, in alternation: the minimum CPU time of each."""
     work, fleet = sharegpt(requests, rate), FleetConfig(replicas=16, router="least-requests")
     alike = replace(deployment(), fleet=fleet)
     eight = replace(alike, fleet=replace(fleet, replicas=8))
@@ -173,7 +172,7 @@ def in_pools(requests: int, rate: float, repeat: int) -> list[dict[str, object]]
 
 
 def every_allocator(requests: int, rate: float) -> Iterator[dict[str, object]]:
-    """The allocators of `sim allocators`, one by one: how fast, and how often the engine decides."""
+    """Every allocator of `sim allocators`: how fast it is, and how often the engine decides."""
     for name in ALLOCATORS:
         where = deployment(name)
         work = sharegpt(max(requests // 100, 1) if allocator_class(name).slow else requests, rate)
@@ -181,7 +180,7 @@ def every_allocator(requests: int, rate: float) -> Iterator[dict[str, object]]:
 
 
 def long_prompts(trace: Path, repeat: int) -> dict[str, object]:
-    """A trace whose prompts are long and shared: tokens and blocks per CPU second."""
+    """A trace with long shared prompts: tokens and blocks per CPU second."""
     work = workloads.build(str(trace), num_prompts=None, request_rate=None, burstiness=None, seed=0)
     engine = EngineConfig(enable_prefix_caching=True, scheduler="vllm-v1")
     where = Deployment(model=model_named("llama-3.1-8b"), gpu=gpu_named("h200"), engine=engine)
@@ -196,7 +195,7 @@ def long_prompts(trace: Path, repeat: int) -> dict[str, object]:
 
 
 def above_a_tier(trace: Path, repeat: int) -> list[dict[str, object]]:
-    """The same with 1 TiB of host memory below the GPU's, in chunks of 1 and 16 blocks, and without."""
+    """The same with 1 TiB of host memory as a tier, in chunks of 1 and 16 blocks, and without."""
     work = workloads.build(str(trace), num_prompts=None, request_rate=None, burstiness=None, seed=0)
     settings = [{}, *({"kv_offloading_size": "1TiB", "blocks_per_chunk": blocks} for blocks in (1, 16))]
     model, gpu = model_named("llama-3.1-8b"), gpu_named("h200")
@@ -217,7 +216,7 @@ def above_a_tier(trace: Path, repeat: int) -> list[dict[str, object]]:
 
 
 def with_drafts(requests: int, repeat: int) -> list[dict[str, object]]:
-    """Llama-3.1-8B on an H100 with and without EAGLE-3, in alternation: the least CPU seconds of each."""
+    """Llama-3.1-8B on an H100 with and without EAGLE-3, in alternation: the minimum CPU seconds of each."""
     said = {"speculative_method": "eagle3", "num_speculative_tokens": 3, "acceptance_length": 2.4}
     model, gpu = model_named("llama-3.1-8b"), gpu_named("h100")
     where = [
@@ -235,7 +234,7 @@ def with_drafts(requests: int, repeat: int) -> list[dict[str, object]]:
 
 
 def by_policy(requests: int, repeat: int) -> list[dict[str, object]]:
-    """Policies with keys and fcfs in alternation: least CPU seconds of each; 32 seats serve 11 per second."""
+    """Policies with keys and fcfs, in alternation: minimum CPU seconds; 32 seats serve 11 per second."""
     model, gpu = model_named("llama-3.1-8b"), gpu_named("h100")
     clients, rows = "A:0.8:ttft=4,B:0.2:ttft=1", []
     for rate in (11.0, 20.0):
@@ -257,7 +256,7 @@ def by_policy(requests: int, repeat: int) -> list[dict[str, object]]:
 
 
 def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]]:
-    """Step times of a profile and of the roofline in alternation: CPU seconds, and how they compare."""
+    """A profile's step times and the roofline's, in alternation: CPU seconds, and how they compare."""
     profile = read_profile(path).settings()
     chunks = {"enable_chunked_prefill": True, "max_num_batched_tokens": 512}
     rows = []
@@ -280,7 +279,7 @@ def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]
 
 
 def run_reference(where: Deployment, work: Workload) -> float:
-    """CPU seconds of the naive simulator."""
+    """CPU seconds of the reference simulator."""
     rows = zip(
         work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
     )
@@ -294,7 +293,7 @@ def run_reference(where: Deployment, work: Workload) -> float:
 
 
 def against_reference(requests: int, rate: float, repeat: int) -> dict[str, object]:
-    """Both simulators in alternation over the same requests, the first of the trace."""
+    """Both simulators, in alternation, on the first requests of the trace."""
     where, work = deployment(), sharegpt(requests, rate)
     naive, engine = [], []
     for _ in range(repeat):
@@ -310,13 +309,13 @@ def against_reference(requests: int, rate: float, repeat: int) -> dict[str, obje
 
 
 def more_and_more(sizes: str, rate: float, repeat: int) -> list[dict[str, object]]:
-    """Runs of increasing numbers of requests, and the cost per request."""
+    """Growing numbers of requests, and the cost per request."""
     runs = [measured(deployment(), sharegpt(int(size), rate), repeat) for size in sizes.split(",")]
     return [run | {"us_per_request": 1e6 * run["cpu_s"] / run["requests"]} for run in runs]
 
 
 def pairs(requests: int, rate: float) -> list[dict[str, object]]:
-    """Allocators under schedulers, with the same requests."""
+    """Allocators under schedulers, on the same requests."""
     work = sharegpt(requests, rate)
     return [
         {"allocator": allocator, "scheduler": scheduler, "reserve": reserve or "-"}
@@ -326,20 +325,20 @@ def pairs(requests: int, rate: float) -> list[dict[str, object]]:
 
 
 def one_alone(requests: int, rate: float) -> dict[str, object]:
-    """The same in a fresh process: CPU seconds and peak memory of the whole process, imports included."""
+    """The same in a fresh process: CPU seconds and peak memory of the whole process, including imports."""
     command = [sys.executable, __file__, "--alone", str(requests), "--request-rate", str(rate)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def alone(requests: int, rate: float) -> dict[str, object]:
-    """The work of the fresh process."""
+    """Run in the fresh process."""
     found = measured(deployment(), sharegpt(requests, rate), 1)
     used = resource.getrusage(resource.RUSAGE_SELF)
     return found | {"process_cpu_s": used.ru_utime + used.ru_stime, "peak_rss_mb": used.ru_maxrss / 1024}
 
 
 def show(title: str, rows: list[dict[str, object]]) -> None:
-    """A small table."""
+    """Print a small table."""
     print(f"\n{title}")
     names = list(rows[0])
     cells = [[_text(row[name]) for name in names] for row in rows]

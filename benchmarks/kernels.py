@@ -1,16 +1,16 @@
-"""How fast the kernels are on this GPU, compared with alternatives and with the memory's own speed.
+"""How fast the kernels are on this GPU, compared with alternatives and with its memory bandwidth.
 
     python benchmarks/kernels.py                        everything but `tune`, under 10 minutes
     python benchmarks/kernels.py --parts decode,blocks
     python benchmarks/kernels.py --parts tune           other tilings and splits of the decode kernel
     python benchmarks/kernels.py --dry-run              the same code on toy sizes, interpreted on the CPU
 
-Needs torch and triton only. Every time is the median over replays of a CUDA graph that holds at least 16
-launches over different keys and values (kernels/calibration/timing.py), divided by their number; contestants
-alternate. Decode attention is timed on pieces that were cut before, as an engine cuts them once per step for
-all its layers; the cutting is a row of its own, `cutting, once a step`. Before a contestant is timed, its
-result is compared with another's. A time that implies more than the datasheet's bandwidth, or the measured
-peak of matrix products, is refused. GPU.md says what to run.
+Needs only torch and triton. Every time is the median over replays of a CUDA graph with at least 16 launches
+over different keys and values (kernels/calibration/timing.py), divided by their number; contestants
+alternate. Decode attention is timed with pieces cut beforehand, as an engine cuts them once per step for all
+layers; the cutting has its own row, `cutting, once a step`. Before contestants are timed, their results are
+compared. Times that imply more than the datasheet's bandwidth, or the measured peak of matrix products, are
+refused. GPU.md says what to run.
 """
 
 import argparse
@@ -81,7 +81,7 @@ class Shape:
 
     @property
     def flops(self) -> int:
-        """FLOPs of both products, over the (query, key) pairs that are seen."""
+        """FLOPs of both products, over the (query, key) pairs that attention covers."""
         pairs = sum(self.chunk * length - self.chunk * (self.chunk - 1) // 2 for length in self.lengths)
         return 4 * self.heads * self.head_dim * pairs
 
@@ -99,7 +99,7 @@ DECODE = (
     Shape("8 x 4096", (4096,) * 8),
     Shape("64 x 1024", (1024,) * 64),
     Shape("256 x 1024", (1024,) * 256),
-    *(Shape(f"{batch} x 4096", (4096,) * batch) for batch in (24, 34, 67, 72)),  # a wave and a bit
+    *(Shape(f"{batch} x 4096", (4096,) * batch) for batch in (24, 34, 67, 72)),  # just over one wave
     Shape("64, lognormal", lognormal(64, 4096)),
     Shape("63 x 512 and 65536", (512,) * 63 + (65_536,)),
 )
@@ -131,10 +131,10 @@ class Stage:
         self.uuid = None if dry else str(getattr(torch.cuda.get_device_properties(0), "uuid", ""))
         self.sheet = None if dry else datasheet_of(self.name)
         self.most_tflops = math.inf
-        self.copy_gb_per_s: float | None = None  # not known
+        self.copy_gb_per_s: float | None = None  # unknown
 
     def random(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        """A random tensor, never zeros: they are faster."""
+        """A random tensor; never zeros, which are faster."""
         return torch.randn(shape, generator=self.generator, device=self.device, dtype=torch.float32).to(dtype)
 
     def buffers(self, pool_bytes: int) -> tuple[int, int]:
@@ -148,7 +148,7 @@ class Stage:
     def time(
         self, contestants: dict[str, Sequence[Callable[[], object]]]
     ) -> tuple[dict[str, list[float]], dict[str, str]]:
-        """Seconds of one launch, `repeats` times each, in alternation; and which ones failed, and how."""
+        """Seconds per launch, `repeats` times each, in alternation; and which ones failed, and how."""
         clock, replays, wrong = on_host_clock if self.dry else captured, {}, {}
 
         def failed(name: str, error: Exception) -> None:
@@ -159,25 +159,25 @@ class Stage:
         for name, launches in contestants.items():
             try:
                 replays[name] = clock(launches), len(launches)
-            except Exception as error:  # whatever it is, the others continue
+            except Exception as error:  # any error: the others continue
                 failed(name, error)
         warm_up_s = 0 if self.dry else WARM_UP_S
         return interleaved(replays, self.repeats, warm_up_s=warm_up_s, failed=failed), wrong
 
     def check(self, contestants: dict[str, list[Callable[[], torch.Tensor]]]) -> dict[str, str]:
-        """Remove contestants that do not work, or disagree with the first; says why."""
+        """Remove contestants that fail, or disagree with the first; returns the reasons."""
         wrong, right = {}, None
         for name in list(contestants):
             try:
                 out = contestants[name][0]().double()
-                if "shuffled" in name or "gathering" in name:  # over other numbers: see tests/kernels
+                if "shuffled" in name or "gathering" in name:  # these use other numbers: see tests/kernels
                     agrees = bool(out.isfinite().all())
                 else:
                     right = out if right is None else right
                     agrees = bool((out - right).norm() <= 1e-2 * right.norm())
                 if not agrees:
                     wrong[name] = "its result differs"
-            except Exception as error:  # whatever it is, the others continue
+            except Exception as error:  # any error: the others continue
                 expect_alive(error, self.device)
                 wrong[name] = words_of(error)
             if name in wrong:
@@ -199,7 +199,7 @@ class Stage:
         called: str = "",
         facts: dict | None = None,
     ) -> list[dict]:
-        """Check contestants, time them, and `once`, which does none of the `work`, and record all."""
+        """Check contestants, time them and `once`, which does none of the `work`, and record everything."""
         wrong = self.check(contestants)
         times, failed = self.time(contestants | (once or {}))
         rows = [{"part": part, "name": name, "refused": why} for name, why in (wrong | failed).items()]
@@ -209,7 +209,7 @@ class Stage:
         return rows
 
     def row(self, part: str, name: str, seconds: list[float], moved: int = 0, flops: int = 0) -> dict:
-        """One measured point, or the reason why it is refused; also printed."""
+        """One measured point, or the reason for refusing it; also printed."""
         middle, low, high = spread(seconds)
         if middle <= 0:
             row = {"part": part, "name": name, "refused": refusal(self.sheet, middle)}
@@ -245,7 +245,7 @@ class Pools:
         self.first_queries = self.stage.numbers([i * shape.chunk for i in range(len(room) + 1)])
 
     def where(self, block_size: int | None, shuffle: bool = False) -> dict[str, torch.Tensor]:
-        """The argument that says where sequences are stored."""
+        """The argument that gives the addresses of sequences."""
         if block_size is None:
             return {"starts": self.stage.numbers(self.firsts)}
         order = torch.arange(self.slots // block_size)
@@ -259,7 +259,7 @@ class Pools:
         return {"block_table": table.to(self.stage.device)}
 
     def cut(self, **more) -> Pieces:
-        """The contexts, cut into pieces; in the memory of earlier pieces if given, as in each step."""
+        """Cut the contexts into pieces; in the memory of earlier pieces if given, as in each step."""
         shape = self.shape
         return cut(
             self.lengths, longest=max(shape.lengths), tokens=sum(shape.lengths), kv_heads=shape.kv_heads,
@@ -268,7 +268,7 @@ class Pools:
         )  # fmt: skip
 
     def cutting(self) -> dict[str, list[Callable[[], object]]]:
-        """What an engine launches before the first layer of a step."""
+        """The launches before the first layer of a step."""
         pieces = self.cut()
         return {ONCE: [lambda: self.cut(out=pieces)] * self.launches}
 
@@ -284,7 +284,7 @@ class Pools:
         )  # fmt: skip
 
     def ours(self, block_size: int | None, shuffle: bool = False, **more) -> list[Callable[[], torch.Tensor]]:
-        """The launches of one of our kernels, one per buffer in turn; decode runs on pieces cut before."""
+        """The launches of one of our kernels, over the buffers in turn; decode uses pieces cut beforehand."""
         if self.shape.chunk == 1:
             how = {name: more.pop(name) for name in ("splits", "tiling") if name in more}
             pieces = self.cut(**how)
@@ -300,7 +300,7 @@ class Pools:
         return [lambda buffer=buffer: call(buffer) for buffer in chosen]
 
     def theirs(self) -> dict[str, list[Callable[[], torch.Tensor]]]:
-        """Torch's attention over the same numbers, unpaged; only if all lengths are equal."""
+        """Torch's attention on the same numbers, unpaged; only if all lengths are equal."""
         shape, batch = self.shape, len(self.shape.lengths)
         if len(set(shape.lengths)) > 1 or self.slots != sum(shape.lengths):
             return {}
@@ -339,7 +339,7 @@ class Pools:
         return found
 
     def contest(self, part: str, contestants: dict, cutting: bool = False) -> list[dict]:
-        """Check, time, and record the contestants; `cutting` is timed with them."""
+        """Check, time and record the contestants; `cutting` is timed with them."""
         facts = {"shape": asdict(self.shape) | {"dtype": str(self.shape.dtype)}, "launches": self.launches}
         facts |= {"buffers": len(self.buffers)}
         work = {"moved": self.shape.kv_bytes} if self.shape.chunk == 1 else {"flops": self.shape.flops}
@@ -349,7 +349,7 @@ class Pools:
 
 
 def ceilings(stage: Stage) -> Iterator[dict]:
-    """What the memory and the matrix units can do: copy, read, an 8192-cubed product."""
+    """Peaks of memory and matrix units: copy, read, an 8192-cubed product."""
     size, side = (2**14, 64) if stage.dry else (2**29, 8192)
     count = 2 if stage.dry else 4
     pools = [stage.random(size, dtype=torch.bfloat16).float() for _ in range(count)]
@@ -384,7 +384,7 @@ def ceilings(stage: Stage) -> Iterator[dict]:
 
 
 def decode(stage: Stage) -> Iterator[dict]:
-    """Every decode shape: contiguous, paged in order and shuffled at blocks of 16, and torch's."""
+    """Every decode shape: contiguous, paged in order and shuffled with blocks of 16, and torch's."""
     shapes = (Shape("3 x 60", (60,) * 3, **TOY), Shape("2 x 256", (256,) * 2, **TOY)) if stage.dry else DECODE
     for shape in shapes:
         pools = Pools(stage, shape)
@@ -397,7 +397,7 @@ def decode(stage: Stage) -> Iterator[dict]:
 
 
 def blocks(stage: Stage) -> Iterator[dict]:
-    """The first decode shape at block sizes 16 to 256, in order and shuffled, beside the contiguous twin."""
+    """The first decode shape with block sizes 16 to 256, in order and shuffled, beside contiguous."""
     pools = Pools(stage, Shape("2 x 70", (70, 70), **TOY) if stage.dry else DECODE[0])
     contestants = {"contiguous": pools.ours(None)}
     for size in (16, 256) if stage.dry else (16, 32, 64, 128, 256):
@@ -413,7 +413,7 @@ def blocks(stage: Stage) -> Iterator[dict]:
 
 
 def models(stage: Stage) -> Iterator[dict]:
-    """What current models add to decode attention: capped scores, sinks, and DeepSeek's latents."""
+    """Features of current models in decode attention: softcap, sinks, and DeepSeek's latents."""
     few = (40,) * 2 if stage.dry else (4096,) * 64
     size = (lambda **toy: TOY | toy) if stage.dry else (lambda **real: real)
     capped = Shape("gemma-2-27b", few, **size(heads=4 if stage.dry else 32, kv_heads=2 if stage.dry else 16))
@@ -450,7 +450,7 @@ class Latents:
         return self.queries[heads]
 
     def where(self, paged: bool, shuffle: bool = False) -> dict[str, torch.Tensor]:
-        """The argument that says where sequences are stored."""
+        """The argument that gives the addresses of sequences."""
         if not paged:
             return {"starts": self.firsts}
         order = torch.arange(self.slots // self.block)
@@ -461,7 +461,7 @@ class Latents:
     def ours(
         self, heads: int, where: dict[str, torch.Tensor], tiling: Tiling | None = None
     ) -> list[Callable[[], torch.Tensor]]:
-        """The launches over the buffers in turn, on pieces cut before."""
+        """The launches over the buffers in turn, with pieces cut beforehand."""
         query = self.query(heads)
         facts = {"lengths": self.stage.numbers(self.lengths), "longest": max(self.lengths)}
         pieces = cut_latents(**facts, heads=heads, tokens=sum(self.lengths), tiling=tiling)
@@ -490,7 +490,7 @@ def latents(stage: Stage, lengths: Sequence[int]) -> Iterator[dict]:
 
 
 def prefill(stage: Stage) -> Iterator[dict]:
-    """Chunks behind prefixes, paged and contiguous, and torch's attention for whole prompts."""
+    """Chunks after prefixes, paged and contiguous, and torch's attention for whole prompts."""
     for shape in (Shape("20 of 40", (40,), 20, **TOY),) if stage.dry else PREFILL:
         pools = Pools(stage, shape)
         ours = {"contiguous": pools.ours(None), "paged 16, shuffled": pools.ours(16, shuffle=True)}
@@ -498,7 +498,7 @@ def prefill(stage: Stage) -> Iterator[dict]:
 
 
 def moves(stage: Stage) -> Iterator[dict]:
-    """KV write, block copy, gather and scatter, at blocks of 16 of 8 heads of 128 in bf16."""
+    """KV write, block copy, gather and scatter, with blocks of 16 tokens of 8 heads of 128 in bf16."""
     shape = (32, 16, 2, 32) if stage.dry else (65_536, 16, 8, 128)
     token_bytes = 2 * shape[2] * shape[3] * 2
     keys, values = (stage.random(*shape, dtype=torch.bfloat16) for _ in "kv")
@@ -634,7 +634,7 @@ def main() -> None:
         except DeviceLostError as error:
             report["failed"].append(f"{part}: {error}")
             parts.clear()  # nothing else can run
-        except Exception as error:  # whatever it is, the other parts continue
+        except Exception as error:  # any error: the other parts continue
             report["failed"].append(f"{part}: {words_of(error)}")
         report["clocks"].append(clocks(stage.uuid))
         print(f"         {part} took {time.perf_counter() - start:.0f} s", flush=True)

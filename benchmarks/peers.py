@@ -1,9 +1,9 @@
-"""Speed against other simulators: the same requests, in alternation, each run in its own process.
+"""Speed compared with other simulators: the same requests, in alternation, each run in its own process.
 
 python benchmarks/peers.py [--requests 10000,100000] [--repeat 3] [--peer-python PYTHON] [--out peers.json]
 
-kvsim runs as installed, compiled or not. NVIDIA Dynamo's mocker runs if the package
-ai-dynamo-runtime is installed in this Python or in the one that --peer-python names; else a line says so.
+kvsim runs as installed, compiled or not. NVIDIA Dynamo's mocker runs if the package ai-dynamo-runtime is
+installed in this Python or the one given by --peer-python; otherwise a line says that it is missing.
 """
 
 import argparse
@@ -20,9 +20,9 @@ import numpy as np
 from kvsim.workloads import load
 
 RATE = 2.5
-"""Requests per second: the server is busy, and its queue does not grow."""
+"""Requests per second that keep the server busy without a growing queue."""
 BLOCKS, BLOCK_SIZE, SEATS, BUDGET = 984, 16, 256, 2048
-"""The server of the PagedAttention paper, with vLLM's limits of that time; the same for all."""
+"""The PagedAttention paper's server, with vLLM's limits of that time; the same for all simulators."""
 
 KVSIM = f"""
 import sys
@@ -85,7 +85,7 @@ def cpu_s(python: str, program: str, folder: Path) -> float:
 
 
 def peers(peer_python: str) -> dict[str, tuple[str, str]]:
-    """Each installed simulator -> its Python and its program."""
+    """Each installed simulator -> its Python and program."""
     found = {"kvsim": (sys.executable, KVSIM)}
     if subprocess.run(
         [peer_python, "-c", "import dynamo._core"], check=False, capture_output=True
@@ -97,7 +97,7 @@ def peers(peer_python: str) -> dict[str, tuple[str, str]]:
 
 
 def main() -> None:
-    """Measure each simulator several times in alternation, after a run that warms the disk."""
+    """Time each simulator several times in alternation, after a warm-up run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--requests", default="10000,100000", help="how many, with commas")
     parser.add_argument("--repeat", type=int, default=3, help="medians of so many runs")

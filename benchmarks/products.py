@@ -1,12 +1,11 @@
-"""How well matrix products are interpolated between token counts, on public tables, by how tiles are counted.
+"""How well matrix products are interpolated between token counts, depending on how tiles are counted.
 
     python benchmarks/products.py [--tables ../shared/data/gpu_tables]
 
 The tables are reference data beside the checkout: the products of a layer on A100 and H100 (microsoft/vidur).
-The form of the calibration is fitted to 13 token counts of each table's four products, the ratio is
-interpolated between them, and the error is that of all other token counts. It compares whole tiles alone with
-waves of them (kernels/calibration/form.py); PRODUCT_TILES in kernels/calibration/assemble.py comes from
-here.
+The calibration's form is fitted to 13 token counts of each table's four products, the ratio is interpolated
+between them, and the error is measured at all other token counts. Counting just whole tiles is compared with
+counting waves (kernels/calibration/form.py); the result is PRODUCT_TILES in kernels/calibration/assemble.py.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from kvsim.kernels.calibration.points import MAIN, Point, features  # noqa: E402
 TABLE = "a100_h100_linear_ops_ms_per_layer.csv"
 TABLES = Path(__file__).resolve().parents[2] / "shared" / "data" / "gpu_tables"
 TOKENS = (1, 16, 32, 64, 72, 128, 136, 256, 264, 512, 1024, 2048, 4096)
-"""Token counts of the tables, which have every eighth one, near those that a calibration measures."""
+"""Token counts near those that a calibration measures; the tables have every eighth count."""
 MULTIPROCESSORS = {"h100": 132, "a100": 108}
 SHAPES = {
     "Llama-2-7b": {
@@ -59,7 +58,7 @@ def products(rows: list[dict[str, str]], device: str, model: str) -> list[Measur
 
 
 def errors(measured: list[Measured], constants: dict[str, float]) -> np.ndarray:
-    """|predicted / measured - 1| for the token counts that were not fitted."""
+    """|predicted / measured - 1| for the token counts outside the fit."""
     fitted = [one for one in measured if one.point.x["tokens"] in TOKENS]
     form, _ = fit_form(fitted, constants, Bounds())
 

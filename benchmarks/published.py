@@ -1,11 +1,11 @@
-"""Published measurements of servers beside simulations of the same; nothing is fitted to bursts and awq.
+"""Published measurements of servers beside simulations; nothing is fitted to bursts and awq.
 
     bursts    gpt-oss on an A100-80GB, vLLM 0.11.0 with its defaults, by GPUStack's lab: random prompts, all
-              at once; seconds for all
+              at once; total seconds
     awq       one client of a model with 4-bit weights, releases not stated; ms per token
     paced     four older models on H100s, one request every 1 / rate seconds for ten minutes, by
-              inference-sim/training at ed5c1d2: 100 prompts that repeat, so that the prefix cache has
-              them; ms to the first token, mean and median, and seconds to the last
+              inference-sim/training at ed5c1d2: 100 prompts that repeat, so that the prefix cache hits; mean
+              and median ms to the first token, and mean seconds to the last
 
     python benchmarks/published.py [bursts awq paced]
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import kvsim
 
 TEMPLATE = 8
-"""Tokens of the chat template around a random prompt that no cache has."""
+"""Tokens of the chat template around a random prompt, which no cache holds."""
 BURSTS = (
     ("gpt-oss-20b", 1000, 128, 4, 5.44),
     ("gpt-oss-20b", 500, 2000, 94, 58.06),
@@ -80,12 +80,12 @@ CODELLAMA = {
     "torch_dtype": "bfloat16",
     "tie_word_embeddings": False,
 }
-"""Configuration of CodeLlama-34B, which is not built in."""
+"""The configuration of CodeLlama-34B, which is not built in."""
 PROMPTS, SECONDS = 100, 600
 
 
 def bursts() -> Iterator[str]:
-    """All requests at once."""
+    """All requests arrive at once."""
     for model, requests, prompt, answer, published_s in BURSTS:
         found = kvsim.simulate(
             model=model, gpu="a100-80gb", scheduler="vllm-v1@0.11.0", max_model_len=32_768,
@@ -98,7 +98,7 @@ def bursts() -> Iterator[str]:
 
 
 def awq() -> Iterator[str]:
-    """One client."""
+    """One client at a time."""
     for model, gpu, published_ms in AWQ:
         own = {"model": model, "gpu": gpu, "quantization": "awq", "clients": 1, "num_prompts": 6}
         both = [kvsim.simulate(**own, scheduler=f"vllm-v1@{each}") for each in ("0.33.0", "0.11.0")]
@@ -107,7 +107,7 @@ def awq() -> Iterator[str]:
 
 
 def paced() -> Iterator[str]:
-    """Evenly spaced arrivals, as vLLM 0.33.0 schedules them, asynchronously."""
+    """Evenly spaced arrivals, with vLLM 0.33.0's asynchronous scheduling."""
     with TemporaryDirectory() as folder:
         trace, config = Path(folder) / "paced.jsonl", Path(folder) / "config.json"
         config.write_text(json.dumps(CODELLAMA))

@@ -2,13 +2,13 @@
 
     python benchmarks/roofline.py [--tables ../shared/data/gpu_tables]
 
-The tables are reference data next to the checkout: attention kernels of vLLM 0.14 on an H100 (ai-dynamo's
-aiconfigurator) and the matrix products of a layer on A100 and H100 (microsoft/vidur). The comparison is for
-one layer: the roofline's term, including the launch of each kernel and the latency of attention.
+The tables are reference data beside the checkout: attention kernels of vLLM 0.14 on an H100 (ai-dynamo's
+aiconfigurator) and the matrix products of a layer on A100 and H100 (microsoft/vidur). One layer is compared
+with the roofline's term, including the launch of each kernel and the latency of attention.
 
 Nothing is fitted here. Two constants come from these tables: PREFILL_ATTENTION_EFFICIENCY
-(sim/cost/roofline.py) from prompts of 4,096 tokens and more, and an H100's latency of attention from decoding
-at contexts of 64 and less.
+(sim/cost/roofline.py) from prompts of at least 4,096 tokens, and an H100's attention latency from decoding at
+contexts of at most 64.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def attention(kv_heads: int) -> Roofline:
 
 
 def decode(rows: list[dict[str, str]]) -> Columns:
-    """Decode attention of one layer, in microseconds: measured, and by the roofline."""
+    """Decode attention of one layer, in microseconds: measured, and from the roofline."""
     columns = _columns(rows, batch="batch_size", context="kv_len", measured="decode_ms")
     columns["tokens"] = columns["batch"] * columns["context"]
     cost = attention(8)
@@ -96,7 +96,7 @@ def prefill(rows: list[dict[str, str]]) -> Columns:
 
 
 def linear(rows: list[dict[str, str]]) -> Columns:
-    """The matrix products of one layer, on the GPUs that are built in."""
+    """The matrix products of one layer, on the built-in GPUs."""
     known = [row for row in rows if row["device"] in GPUS and row["model"] in MODELS]
     columns = _columns(known, tokens="num_tokens", measured="linear_ms")
     columns["device"] = np.array([f"{row['device']} {row['model']}" for row in known])
@@ -122,7 +122,7 @@ def _columns(rows: list[dict[str, str]], measured: str, **names: str) -> Columns
 
 
 def errors(name: str, tables: Path = TABLES) -> Columns:
-    """A table with a column of relative errors: below 0 if the roofline is too fast."""
+    """A table with a column of relative errors, negative if the roofline is too fast."""
     with (tables / FILES[name]).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     columns = {"decode": decode, "prefill": prefill, "linear": linear}[name](rows)

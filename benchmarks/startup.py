@@ -1,4 +1,4 @@
-"""What a user waits for: CPU seconds of whole commands, imports included, each in a fresh process.
+"""How long a user waits: CPU seconds of whole commands, including imports, each in a fresh process.
 
 python benchmarks/startup.py [--repeat 5] [--out startup.json]
 """
@@ -36,7 +36,7 @@ def cpu_s(arguments: tuple[str, ...]) -> float:
 
 
 def main() -> None:
-    """Measure each command several times, after one run that warms the disk."""
+    """Time each command several times, after a warm-up run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--repeat", type=int, default=5, help="medians of so many runs")
     parser.add_argument("--out", type=Path, help="write JSON here")

@@ -2,8 +2,8 @@
 
     python benchmarks/sweeps.py [--runs 1000] [--jobs 2] [--backend local]
 
-The ideal is the time of the same runs in as many warm processes that do nothing else, side by side, as cores
-share caches and clocks. The output is
+The ideal is the time of the same runs in as many warm processes that do nothing else, in parallel, since
+cores share caches and clocks. The output is
 
     by the clock    wall time of the ideal / wall time of the sweep, on an idle machine
     in the runs     CPU time of the runs within the sweep / (jobs * wall time), also on a busy one
@@ -48,13 +48,13 @@ def share_s(share):
 
 
 def ideal_s(runs, jobs):
-    """Wall time of the runs in plain processes, side by side."""
+    """Wall time of the runs in plain processes, in parallel."""
     with get_context("spawn").Pool(jobs) as pool:
         return max(pool.map(share_s, [(runs, first, jobs) for first in range(jobs)], chunksize=1))
 
 
 def main():
-    """Carry out the sweep and print its times."""
+    """Run the sweep and print its times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=2)

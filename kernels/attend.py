@@ -1,7 +1,7 @@
-"""The kernels of decode attention: one share of all contexts for a KV head, and merging cut contexts.
+"""The decode attention kernels: one share of all contexts for a KV head, and the merging of split contexts.
 
-The query heads that share a KV head are the rows of one tile, padded to 16 rows, which a matrix instruction
-needs anyway. Features of today's models are selected at compile time:
+The query heads that share a KV head are the rows of one tile, padded to the 16 rows that a matrix instruction
+needs. Model features are selected at compile time:
 
     SOFTCAP   scores are bounded (Gemma-2)
     SINKS     a learned logit per head in the softmax's denominator, nothing in its numerator (gpt-oss)
@@ -10,7 +10,7 @@ needs anyway. Features of today's models are selected at compile time:
               heads; they read the same rows at the same time, from the L2 cache
 
 The addresses of the next tile are fetched while this one is computed, even with contiguous addressing
-(tiles.py), so that both kinds have equally many loads in flight, and the difference is the cost of paging.
+(tiles.py). Both kinds then have equally many loads in flight, and their difference is the cost of paging.
 """
 
 from typing import Any
@@ -32,9 +32,9 @@ def decode_kernel(
     v,
     homes,  # PAGED: block tables [batch, home_stride]; else the first slots [batch]
     lengths,  # [batch]
-    starts,  # SHARED: int32 [shares + 1, 2], (sequence, tile of it) that each share begins with
-    made_of,  # GIVEN: int32 [batch], the lengths that pieces were cut of
-    faults,  # int64 [PLACES], the host's
+    starts,  # SHARED: int32 [shares + 1, 2], (sequence, tile in it) where each share begins
+    made_of,  # GIVEN: int32 [batch], the lengths that the pieces were cut for
+    faults,  # int64 [PLACES], host memory
     sinks,  # SINKS: [kv_heads * GROUP]
     out,  # [batch, kv_heads * GROUP, HEAD_DIM]
     partial,  # SHARED: float32 [2 * shares, kv_heads * GROUP, HEAD_DIM]
@@ -47,7 +47,7 @@ def decode_kernel(
     SHARED: tl.constexpr, GIVEN: tl.constexpr, UPCAST: tl.constexpr, ROPE: tl.constexpr,
     SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
-    """A share of all contexts, or one sequence's context, for one KV head."""
+    """Compute a share of all contexts, or one sequence's context, for one KV head."""
     share, kv_head = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
     begin_seq, skipped, before_last, stop = share_of(starts, share, SHARED)
     r, d = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD)
@@ -82,13 +82,15 @@ def decode_kernel(
             if SINKS:
                 sink = tl.load(sinks + kv_head * GROUP + r, mask=r < GROUP, other=0.0)
                 whole = denominator + weight_of(sink, m)
-                result *= tl.where(denominator > 0, denominator / whole, 0.0)[:, None]  # of no token: 0
+                result *= tl.where(denominator > 0, denominator / whole, 0.0)[
+                    :, None
+                ]  # 0 if there is no token
             tl.store(out + head[:, None] * HEAD_DIM + d[None, :], result.to(out.dtype.element_ty), mask=mine)
 
 
 @triton.jit
 def share_of(starts, share, SHARED: tl.constexpr):
-    """(first sequence, its tiles that are others', sequences before the last, tiles of the last; 0: none)."""
+    """(first sequence, its tiles in earlier shares, sequences before the last, the last's tiles; 0: none)."""
     begin_seq, skipped, before_last, stop = share.to(tl.int64), 0, 1, 0
     if SHARED:
         begin_seq = tl.load(starts + 2 * share).to(tl.int64)
@@ -105,7 +107,7 @@ def context_of(
     TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, UPCAST: tl.constexpr,
     ROPE: tl.constexpr, SOFTCAP: tl.constexpr,
 ):  # fmt: skip
-    """Tokens begin .. end of a context, from `first` on: (maximum, denominator, weighted sum of values)."""
+    """Attend to tokens begin .. end of a context from `first` on: (maximum, denominator, weighted values)."""
     r, d = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD)
     mine = (r < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
     query = tl.load(query_rows + d[None, :], mask=mine, other=0.0)
@@ -150,9 +152,9 @@ def reduce_kernel(
     PARTS: tl.constexpr,
     SINKS: tl.constexpr,
 ):
-    """All parts of a head of a cut sequence: out = sum(2^logsum part) / sum(2^logsum), PARTS at a time.
+    """Merge a split sequence's parts for one head: out = sum(2^logsum part) / sum(2^logsum), PARTS at a time.
 
-    A sequence is cut where a share begins within it; the program of the first such share merges it.
+    A sequence is split where a share begins inside it; the program of the first such share merges it.
     """
     share, shares, heads = tl.program_id(1), tl.num_programs(1), tl.num_programs(0)
     seq, skipped = tl.load(starts + 2 * share), tl.load(starts + 2 * share + 1)
@@ -164,7 +166,7 @@ def reduce_kernel(
     d = tl.arange(0, HEAD_PAD)
     m, denominator = -float("inf"), 0.0
     acc = tl.zeros([HEAD_PAD], tl.float32)
-    for start in range(share - 1, shares, PARTS):  # the end of the share before, the beginnings of others
+    for start in range(share - 1, shares, PARTS):  # the previous share's end, the others' beginnings
         part = start + tl.arange(0, PARTS)
         there = (part < share) | (tl.load(starts + 2 * part, mask=part < shares, other=-1) == seq)
         at = (2 * part - (part >= share).to(tl.int32)).to(tl.int64) * heads + tl.program_id(0)
@@ -191,9 +193,9 @@ def reduce_kernel(
 def attending(
     arguments: dict[str, Any], sinks: torch.Tensor | None, pieces: Pieces, tiling: Tiling, given: bool
 ) -> list[Launch]:
-    """The launches of both kernels; missing arguments become 0, and derived ones are added.
+    """The launches of both kernels. Missing arguments become 0, and derived ones are added.
 
-    `given`: the pieces are not cut by a launch before these.
+    `given`: the pieces were not cut by a preceding launch.
     """
     query, out, homes = (arguments[name] for name in ("q", "out", "homes"))
     head_dim, (_, heads, _), paged = arguments["HEAD_DIM"], query.shape, homes.dim() == 2
@@ -222,7 +224,7 @@ def attending(
         "made_of": pieces.lengths,
         "faults": faults_on(query.device),
         "GIVEN": given,
-        "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,  # its products are wrong in the interpreter
+        "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,  # bf16 products are wrong in the interpreter
         "SOFTCAP": arguments["softcap"] > 0,
     }
     grid = (arguments["kv_heads"] * pieces.shares, 1, 1)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-"""Element types that keys and values may have besides that of the queries."""
+"""Element types that keys and values may have besides the queries' own."""
 
 HALVES = (torch.float16, torch.bfloat16)
 INTEGERS = (torch.int32, torch.int64)
@@ -18,7 +18,7 @@ def expect_tensor(
     dtypes: Sequence[torch.dtype],
     device: torch.device | None = None,
 ) -> None:
-    """Raise unless a tensor has this shape (a string is any size), one of these types, and is contiguous.
+    """Raise unless a tensor is contiguous, of this shape (a string matches any size) and one of these types.
 
     It must also be on `device`, if that is given.
 
@@ -66,9 +66,9 @@ def expect_pool(
 
 
 def expect_cache(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, fp8: bool) -> tuple[int, int]:
-    """(block_size, kv_heads) of the pools that a query [any, heads, head_dim] will read.
+    """(block_size, kv_heads) of the pools for a query [any, heads, head_dim].
 
-    `fp8`: the GPU converts float8_e4m3fn.
+    `fp8`: whether the GPU can convert float8_e4m3fn.
     """
     dtypes = (query.dtype, *FP8) if fp8 else (query.dtype, torch.float8_e5m2)
     heads, head_dim = query.shape[1:]
@@ -83,7 +83,7 @@ def expect_cache(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, 
 def expect_homes(
     block_table: torch.Tensor | None, starts: torch.Tensor | None, batch: int, device: torch.device
 ) -> torch.Tensor:
-    """The locations of sequences: their block tables, or their first slots."""
+    """The addresses of sequences: their block tables, or their first slots."""
     if block_table is not None and starts is None:
         expect_tensor("block_table", block_table, (batch, "most blocks"), INTEGERS, device)
         return block_table

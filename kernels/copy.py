@@ -1,12 +1,12 @@
-"""Block copy: whole blocks to other places in the same pool, as copy-on-write needs.
+"""Block copy: whole blocks to other places in the same pool, for copy-on-write.
 
     keys[target] = keys[source], values[target] = values[source]    for each pair (source, target)
 
     bytes moved = pairs * 2 * 2 * block_size * kv_heads * head_dim * bytes of an element: each read and
     written, keys and values
 
-Bytes are moved as 64-bit integers regardless of type, so a copy is exact. All pairs move concurrently, in any
-order: no block may be a target twice, nor the source of another pair.
+Bytes are moved as 64-bit integers regardless of type, so copies are exact. Pairs are copied concurrently, in
+any order: no block may be a target twice, or both a target and a source.
 
 Swapping (swap.py) uses the same kernel with only one side addressed through a list of blocks.
 """
@@ -28,7 +28,7 @@ from kvsim.kernels.launch import INTERPRETED, Launch
 
 WORD = torch.int64
 WORDS = 1024
-"""Words that a program moves: 8 KiB, two 16-byte loads per thread in 4 warps."""
+"""Words moved by a program: 8 KiB, two 16-byte loads per thread in 4 warps."""
 
 POOL_DTYPES = (*HALVES, *FP8)
 
@@ -37,16 +37,16 @@ POOL_DTYPES = (*HALVES, *FP8)
 def move_kernel(
     source_pool,  # [blocks, words]
     target_pool,  # [blocks, words]
-    sources,  # LISTED_SOURCES: block of the source pool that turn i takes at sources[i * source_stride]
+    sources,  # LISTED_SOURCES: copy i reads the block sources[i * source_stride]
     targets,
-    words,  # of a block
+    words,  # words per block
     source_stride,
     target_stride,
     LISTED_SOURCES: tl.constexpr,
     LISTED_TARGETS: tl.constexpr,
     WORDS: tl.constexpr,
 ):
-    """One stretch of one block."""
+    """Copy a range of one block."""
     turn = tl.program_id(0).to(tl.int64)
     source, target = turn, turn
     if LISTED_SOURCES:
@@ -59,7 +59,7 @@ def move_kernel(
 
 
 def as_words(pool: torch.Tensor) -> torch.Tensor:
-    """The same bytes as [blocks, words]; head sizes are multiples of 16, so they always fit."""
+    """The same bytes as [blocks, words]; head sizes are multiples of 16, so they always divide evenly."""
     return pool.flatten(1).view(WORD)
 
 
@@ -70,7 +70,7 @@ def plan_move(
     targets: torch.Tensor | None,
     count: int,
 ) -> Launch:
-    """The launch that moves `count` blocks; a list of None stands for 0, 1, 2, ..."""
+    """The launch that copies `count` blocks; None as a list means 0, 1, 2, ..."""
     source_words, target_words = as_words(source_pool), as_words(target_pool)
     words = source_words.shape[1]
     arguments = {
@@ -101,7 +101,7 @@ def copy_blocks(keys: torch.Tensor, values: torch.Tensor, pairs: torch.Tensor) -
     Raises
     ------
     TypeError, ValueError
-        A tensor with a wrong type, shape or device: they name the argument.
+        A tensor has a wrong type, shape or device; the message names the argument.
     """
     for launch in plan_copy(keys, values, pairs):
         launch.run()

@@ -7,10 +7,10 @@
                 + 2 * batch * heads * head_dim * bytes of a query element
                 + table entries read + 4 * 4 * (head_dim + 1) bytes per head and share of a cut context
 
-It is bound by the first term. Each key and value is read once: the query heads that share a KV head are
-the rows of one tile, padded to 16 rows, which a matrix instruction needs anyway. All contexts together are
-distributed evenly among as many programs as the GPU holds concurrently (pieces.py), so that no program waits
-for a second wave and all end together, however long the contexts are; a second kernel merges cut contexts.
+The first term dominates. Each key and value is read once: the query heads that share a KV head are the rows
+of one tile, padded to the 16 rows that a matrix instruction needs. The contexts are distributed evenly over
+as many programs as the GPU holds at once (pieces.py), so that there is no second wave and all programs end
+together, however long the contexts are. A second kernel merges split contexts.
 
 The kernels are in attend.py; latent.py is the counterpart for latents.
 """
@@ -57,7 +57,7 @@ def decode_attention(
     pieces: Pieces | None = None,
     tiling: Tiling | None = None,
 ) -> torch.Tensor:
-    """Attention of one token per sequence over its cached context, the token itself included.
+    """Attention of one token per sequence over its cached context, including the token itself.
 
     Parameters
     ----------
@@ -69,21 +69,22 @@ def decode_attention(
     lengths : Tensor
         [batch] int32 or int64: tokens of each sequence, 0 for none.
     longest : int
-        An upper bound of the lengths. The host must know it, as asking the GPU would stall it. For a longer
-        sequence no further tokens are read, and the error is raised late (faults.py).
+        An upper bound of the lengths, given by the host, since reading it from the GPU would stall. Tokens of
+        a sequence beyond it are not read, and the error is raised late (faults.py).
     tokens : int
-        The sum of the lengths, or more; `batch * longest` if not given. Determines the number of programs.
+        An upper bound of the sum of the lengths, by default `batch * longest`. Determines the number of
+        programs.
     block_table : Tensor
         [batch, most blocks] int32 or int64: paged addressing. Entries after a sequence's last block, or
         wholly before its window, are not read. Either this or `starts`.
     starts : Tensor
         [batch] int32 or int64: contiguous addressing; the slot of each sequence's token 0.
     out : Tensor
-        Like the query; allocated if not given.
+        Like the query; allocated by default.
     scale : float
-        Scale of the scores; 1 / sqrt(head_dim) if not given.
+        Scale of the scores, by default 1 / sqrt(head_dim).
     window : int
-        Only the last `window` tokens are seen.
+        Attend only to the last `window` tokens.
     key_scale, value_scale : float
         Factors for the stored keys and values (8-bit floats).
     softcap : float
@@ -91,13 +92,13 @@ def decode_attention(
     sinks : Tensor
         [heads], 16 or 32 bits: an extra logit per head, whose value is zero; neither scaled nor capped.
     splits : int
-        Shares of a context of `longest` tokens; chosen from the GPU and the batch if not given.
+        Shares of a context of `longest` tokens; by default chosen from the GPU and the batch.
     pieces : Pieces
-        The result of `kvsim.kernels.pieces.cut` for these lengths, the same for all layers; if not given,
-        computed by separate launches. Excludes `tokens` and `splits`, which are arguments of `cut`. They
-        must be for as many sequences, the same heads, window and tiling, and a `longest` as long.
+        The result of `kvsim.kernels.pieces.cut` for these lengths, the same for all layers; by default
+        computed by extra launches. Excludes `tokens` and `splits`, which `cut` takes. Sequences, heads,
+        window and tiling must match, and their `longest` must be at least as large.
     tiling : Tiling
-        Overrides the table's.
+        Overrides the tiling table.
 
     Returns
     -------
@@ -107,9 +108,9 @@ def decode_attention(
     Raises
     ------
     TypeError, ValueError
-        A tensor with a wrong type, shape or device, a number out of range, or pieces for something else: they
-        name the argument. Errors that only the GPU detects (a length above `longest`, `tokens` below the sum,
-        pieces of other lengths) are raised late (faults.py), with the sequence.
+        A tensor has a wrong type, shape or device, a number is out of range, or pieces do not match; the
+        message names the argument. Errors that only the GPU detects (a length above `longest`, `tokens` below
+        the sum, pieces for other lengths) are raised late (faults.py), with the sequence.
     """
     if out is None and isinstance(query, torch.Tensor):
         out = torch.empty_like(query)

@@ -1,13 +1,13 @@
-"""Errors that only the GPU detects: kernels write them to host memory, which is read without waiting.
+"""Errors that only the GPU detects: kernels write them to host memory, which the host reads without waiting.
 
-    tokens    the sum of the lengths, if it is above the host's value
+    tokens    the sum of the lengths, if it is above the host's bound
     stale     a sequence whose length differs from that when the pieces were cut, and its length
     longest   a sequence with a length below 0 or above `longest`, that length, and `longest`
 
-Asking the GPU would stall the launch. So these errors come late, as CUDA's own do: from a later call that
+Waiting for the GPU would stall the launch, so these errors come late, like CUDA's own: from a later call that
 takes lengths, or from `expect_no_faults`, which an engine calls when it waits for the GPU anyway, as for
-sampled tokens. With too small a sum or stale pieces the result is right, only less evenly distributed; for a
-length out of bounds only tokens within the bounds are read, so nothing outside a block table is.
+sampled tokens. With too small a sum or stale pieces the result is correct, but work is less evenly
+distributed. A length out of bounds is clipped, so nothing beyond a block table is read.
 """
 
 from functools import lru_cache
@@ -18,43 +18,43 @@ import triton.language as tl
 
 PLACES = 4
 TOKENS = 0
-"""The place of the sum; after it come the stale sequence, the one too long, and `longest`."""
+"""The index of the sum; then come the stale sequence, the one that is too long, and `longest`."""
 
 
 @triton.jit
 def named(seq, length):
-    """A sequence and its length as one number, which is written whole; never 0."""
+    """A sequence and its length as one number, so that both are written at once; never 0."""
     within = tl.minimum(tl.maximum(length, -2147483647), 2147483647)
     return ((seq + 1).to(tl.int64) << 32) + within.to(tl.int64)
 
 
 @triton.jit
 def bounded(length, longest):
-    """Lengths, as far as they may be."""
+    """Lengths, clipped to the valid range."""
     return tl.minimum(tl.maximum(length, 0), longest).to(tl.int32)
 
 
 @triton.jit
 def tell_tokens(faults, tokens, told):
-    """Of all sequences."""
+    """Report that the lengths sum to more than `told` tokens."""
     tl.store(faults, tokens, mask=tokens > told)
 
 
 @triton.jit
 def tell_stale(faults, who, is_stale):
-    """`who`: a sequence and its length, `named`."""
+    """Report a stale piece; `who`: a sequence and its length, from `named`."""
     tl.store(faults + 1, who, mask=is_stale)
 
 
 @triton.jit
 def tell_longest(faults, who, longest, is_longer):
-    """`who`: a sequence and its length, `named`."""
+    """Report a length out of bounds; `who`: a sequence and its length, from `named`."""
     tl.store(faults + 2, who, mask=is_longer)
     tl.store(faults + 3, tl.zeros_like(who) + longest, mask=is_longer)
 
 
 def faults_on(device: torch.device) -> torch.Tensor:
-    """[PLACES] int64, zeros unless something is wrong; pinned, so that the GPU can access it.
+    """[PLACES] int64 in pinned memory, which the GPU can access; zeros unless there are errors.
 
     A device without an index is the current one: "cuda" and "cuda:0" share one tensor.
     """
@@ -74,7 +74,7 @@ def _made_for(kind: str, index: int) -> torch.Tensor:
 def expect_no_faults(device: torch.device) -> None:
     """Raise ValueError for errors that kernels on a device have found so far; each is raised once.
 
-    It waits for the GPU only if there is an error and no graph is being captured: launches in flight may
+    Waits for the GPU only if there is an error and no graph is being captured, since launches in flight may
     report the same error again.
     """
     if device.type == "meta":

@@ -5,10 +5,10 @@
     bytes moved = sum(tokens) * (latent + rope) * bytes of an element
                 + batch * heads * (2 * latent + rope) * bytes of a query element
 
-The query has absorbed the matrix that maps the latent to the keys; the output is multiplied by that of the
-values afterwards. A row is read once and is both key and value: 128 heads compute 278,528 operations on its
-1,152 bytes, 242 per byte, about what a GPU can do while it reads one. Query heads are processed in blocks of
-`rows` or fewer, whose programs run side by side and find the rows in the L2 cache.
+The matrix that maps latents to keys is absorbed into the query; the one for values is applied to the output.
+A row is read once and is both key and value: 128 heads compute 278,528 operations on its 1,152 bytes, 242 per
+byte, about as many as a GPU can do while it reads one. Query heads are processed in blocks of `rows` or
+fewer, whose programs run side by side and share the rows through the L2 cache.
 
 It uses the kernel of decode.py (attend.py), with blocks of heads as the KV heads.
 """
@@ -48,7 +48,7 @@ def latent_attention(
     pieces: Pieces | None = None,
     tiling: Tiling | None = None,
 ) -> torch.Tensor:
-    """Attention of one token per sequence over its cached latents, the token itself included.
+    """Attention of one token per sequence over its cached latents, including the token itself.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ def latent_attention(
     lengths : Tensor
         [batch] int32 or int64: tokens of each sequence, 0 for none.
     latent : int
-        How many numbers of a row are also its value: a power of two, 32 to 512. The rest encode the
-        position: 16 to 128, a power of two.
+        How many numbers of a row are also its value: a power of two, 32 to 512. The rest, 16 to 128 and also
+        a power of two, encode the position.
     scale : float
         Scale of the scores: 1 / sqrt(head size of the model before absorption), 1 / sqrt(192) in DeepSeek-V3.
     longest, tokens, block_table, starts, splits, pieces, tiling
@@ -173,7 +173,7 @@ def cut_latents(
     out: Pieces | None = None,
     gpu: Gpu | None = None,
 ) -> Pieces:
-    """Like `pieces.cut`, for `latent_attention` of `heads` query heads over elements of `element_bytes`.
+    """Like `pieces.cut`, for `latent_attention` with `heads` query heads over elements of `element_bytes`.
 
     Raises TypeError or ValueError, which name the argument.
     """

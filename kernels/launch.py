@@ -1,9 +1,9 @@
-"""How kernels are launched: tile sizes, warps and stages from an explicit table, the number of shares,
-and a launch as a value that can be run, or compiled without a GPU.
+"""How kernels are launched: tile sizes, warps and stages from a table, the number of shares, and a launch as
+a value that can be run, or compiled without a GPU.
 
-No autotuning: it needs a GPU, its choice differs from run to run, and a captured graph must not change.
-The table is keyed by what registers and shared memory must hold: the padded head size and the bytes of a
-key's element. `benchmarks/kernels.py tune` measures the alternatives on a GPU.
+There is no autotuning: it needs a GPU, its choice varies from run to run, and a captured graph must not
+change. The table is keyed by what determines the use of registers and shared memory: the padded head size and
+the bytes of a key's element. `benchmarks/kernels.py tune` measures the alternatives on a GPU.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ import torch
 import triton
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
-"""Whether kernels run in Triton's interpreter on the CPU: read when they are defined, as Triton does."""
+"""Whether kernels run in Triton's interpreter on the CPU; like Triton, read when they are defined."""
 
 REGISTERS = 65_536
 """Registers per multiprocessor, on all NVIDIA GPUs since 2012."""
 MOST_REGISTERS = 255
-"""Per thread."""
+"""Maximum registers per thread."""
 
 LEAST_ROWS, MOST_GROUP = 16, 32
 """A matrix instruction has at least 16 rows; more than 32 query heads per KV head need twice the warps."""
 
 LEAST_SHARE_TOKENS = 256
-"""Contexts are not cut into smaller shares: below this, starting and merging costs more."""
+"""Contexts are not split into smaller shares, as starting and merging would cost more."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Gpu:
 
 
 REHEARSAL = Gpu((9, 0), 2)
-"""Stands in for the GPU in the interpreter; few multiprocessors, so that few programs are interpreted."""
+"""Stands in for the GPU in the interpreter; few multiprocessors keep the number of programs small."""
 
 
 @lru_cache
@@ -82,8 +82,8 @@ class Tiling:
     rows : int
         Rows of the query tile (query tokens x heads of a group); 0: as many as the group needs.
     programs : int
-        Programs that a multiprocessor holds concurrently; 0: unconstrained. The compiler gets a register
-        limit that leaves room for this many, and decode attention starts exactly this many.
+        Programs that a multiprocessor holds at once; 0: unconstrained. The compiler gets a register limit
+        that makes room for them, and decode attention starts exactly this many.
     shared_kib : int
         Shared memory per program, KiB.
     """
@@ -97,13 +97,13 @@ class Tiling:
 
     @property
     def registers(self) -> int | None:
-        """Maximum registers per thread such that the programs fit."""
+        """Maximum registers per thread so that the programs fit."""
         threads = 32 * self.warps * self.programs
         return min(REGISTERS // threads // 8 * 8, MOST_REGISTERS) if threads else None
 
     def at_once(self, gpu: Gpu) -> int:
-        """Programs that the whole GPU holds: if shared memory is small, fewer than registers allow."""
-        programs = min(self.programs, gpu.shared_kib // (self.shared_kib + 1))  # 1: reserved by the system
+        """Programs that the whole GPU holds; fewer than registers allow if shared memory is short."""
+        programs = min(self.programs, gpu.shared_kib // (self.shared_kib + 1))  # the system reserves 1
         return gpu.multiprocessors * max(programs, 1)
 
 
@@ -130,8 +130,8 @@ LATENT_ON_HOPPER: Mapping[int, Tiling] = {
     32: Tiling(64, 8, 3, rows=32, programs=1, shared_kib=185),
     64: Tiling(64, 8, 2, rows=64, programs=1, shared_kib=217),
 }
-"""Query heads per program -> the same of 16-bit latents on Hopper. 64 rows spill a little, but are what its
-matrix units work on: on an H200 128 heads take 369 us instead of 892, at 64 x 4096."""
+"""Query heads per program -> tiling for 16-bit latents on Hopper. 64 rows spill a few registers, but suit its
+matrix units: on an H200 128 heads take 369 us instead of 892, at 64 x 4096."""
 
 PREFILL: Mapping[tuple[int, int], Tiling] = {
     (32, 1): Tiling(64, 8, 3, rows=128),
@@ -143,7 +143,7 @@ PREFILL: Mapping[tuple[int, int], Tiling] = {
     (256, 1): Tiling(32, 8, 2, rows=64),
     (256, 2): Tiling(32, 8, 2, rows=128),
 }
-"""The same key -> tiling of prefill attention, on Hopper and B200: operands are read from shared memory."""
+"""Same keys -> tiling of prefill attention on Hopper and B200, which read operands from shared memory."""
 
 PREFILL_IN_REGISTERS: Mapping[tuple[int, int], Tiling] = {
     (32, 1): Tiling(32, 4, 3, rows=64),
@@ -155,13 +155,13 @@ PREFILL_IN_REGISTERS: Mapping[tuple[int, int], Tiling] = {
     (256, 1): Tiling(32, 8, 2, rows=64),
     (256, 2): Tiling(32, 8, 2, rows=64),
 }
-"""The same for Ampere, Ada and consumer Blackwell: all operands pass through registers, 99 KB suffices. If a
-program takes more than half of an A100's shared memory, Triton 3.6's compiler still spills to leave
-registers for two, unless it is told that there is one."""
+"""The same for Ampere, Ada and consumer Blackwell, where all operands pass through registers and 99 KB
+suffices. If a program takes more than half of an A100's shared memory, Triton 3.6 still spills to leave
+registers for two, unless it is told that there is only one."""
 
 
 def tilings() -> dict[str, dict[str, Mapping[str, object]]]:
-    """The tables as plain data: table -> "head size x bytes of an element", or that and heads -> tiling."""
+    """The tables as plain data: table -> "head size x bytes of an element", or bytes and heads -> tiling."""
     latents = {(512, size): tiling for size, tiling in LATENT.items()}
     tables = {
         "decode": DECODE, "latent": latents, "prefill": PREFILL, "prefill_in_registers": PREFILL_IN_REGISTERS
@@ -175,17 +175,17 @@ def tilings() -> dict[str, dict[str, Mapping[str, object]]]:
 
 
 def described() -> str:
-    """The tables as text, to record what a measurement was made with."""
+    """The tables as text, to record with a measurement."""
     return f"{LEAST_SHARE_TOKENS}\n{DECODE}\n{LATENT}\n{LATENT_ON_HOPPER}\n{PREFILL}\n{PREFILL_IN_REGISTERS}"
 
 
 def next_power_of_2(number: int) -> int:
-    """The least power of two that is at least `number`."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(number - 1, 0).bit_length()
 
 
 def decode_tiling(head_dim: int, element_bytes: int, group: int = 1) -> Tiling:
-    """The entry of DECODE for a head size; more query heads per KV head take more registers each."""
+    """The entry of DECODE for a head size; more query heads per KV head take more registers."""
     found = DECODE[next_power_of_2(head_dim), element_bytes]
     if group > MOST_GROUP:
         return replace(found, warps=8, programs=1, stages=min(found.stages, 2))
@@ -217,7 +217,7 @@ def shares_of(
     batch, kv_heads : int
         Sequences, and KV heads.
     tokens, longest : int
-        Tokens of all contexts, and of the longest one, or of its part in the window.
+        Tokens of all contexts, and of the longest one, or the part of it in the window.
     """
     programs = tiling.at_once(gpu)
     if batch * kv_heads <= programs and longest < 2 * LEAST_SHARE_TOKENS:
@@ -228,7 +228,7 @@ def shares_of(
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel, not run yet.
+    """One launch of a kernel, not yet run.
 
     Attributes
     ----------
@@ -237,7 +237,7 @@ class Launch:
     grid : tuple of int
         Programs along the three axes.
     arguments : Mapping
-        Every argument of the kernel by name, constexpr ones included.
+        Every argument of the kernel by name, including constexpr ones.
     warps, stages, registers : int
         As in Tiling; None: the compiler chooses the number of registers.
     """
@@ -251,7 +251,7 @@ class Launch:
 
     @property
     def options(self) -> Mapping[str, object]:
-        """The compiler's options besides the arguments."""
+        """The compiler options besides the arguments."""
         found = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
         return found | ({"maxnreg": self.registers} if self.registers else {})
 

@@ -1,21 +1,19 @@
-"""How contexts are distributed among the programs of decode attention: evenly, in runs of tiles.
+"""How contexts are distributed over the programs of decode attention: evenly, in runs of tiles.
 
     contexts   |----------------------------|----|-------|    tiles of all sequences, one after the other
     shares     |    0    |    1    |    2    |    3     |    starts = [(0, 0), (0, 10), (0, 20), (1, 0), ...]
 
-There are as many shares as the GPU holds programs concurrently, divided by the KV heads, so that no last wave
-leaves most of the GPU idle; if there is little work, there are fewer, so that each still has some tiles. A
-program works through its share, sequence by sequence. A sequence within one share is then done; for one that
-is cut, each share leaves a part, and a second kernel merges the parts. If all programs fit the GPU at the
-same time and no context is worth cutting, each sequence has its own program, and nothing is merged.
+There are as many shares as the GPU holds programs at once, divided by the KV heads, so that no last wave
+leaves most of the GPU idle; with little work there are fewer, so that each has some tiles. A program works
+through its share, sequence by sequence. A sequence within one share is then done. For one that is split, each
+share leaves a part, and a second kernel merges the parts. If all programs fit the GPU at once and no context
+is worth splitting, each sequence has its own program, and nothing is merged.
 
 `starts` holds the beginning of each share, (sequence, tile within it). It is the same in all layers of a
-step, so engines compute it once: `cut`. Given pieces are checked against the other arguments: the host checks
-batch, tiling, KV heads, window and `longest` before any launch; the kernel checks the lengths, which it reads
-anyway, as they are on the GPU (faults.py). It compares numbers: it does not matter whether torch, a kernel or
-a replayed graph wrote them, nor where. Pieces are stale if a length differs from the one they were cut for,
-until they are cut again. Shares cover all sequences to their ends, whatever the lengths are by then, so the
-result with stale pieces is right, too.
+step, so engines compute it once with `cut`. The host checks given pieces for batch, tiling, KV heads, window
+and `longest` before any launch; the kernel checks the lengths, which are on the GPU (faults.py). Pieces are
+stale if a length differs from the one they were cut for. Shares always cover all sequences to their current
+ends, so the result is correct even with stale pieces.
 
     eager        pieces = cut(lengths, ...)              each step
     one graph    cut and all layers are captured         each replay cuts into the same memory
@@ -46,7 +44,7 @@ AT_ONCE = 1024
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """Contexts cut into shares. `cut(..., out=pieces)` cuts other lengths in the same memory.
+    """Contexts split into shares. `cut(..., out=pieces)` reuses the memory for other lengths.
 
     Attributes
     ----------
@@ -73,7 +71,7 @@ class Pieces:
 
 @triton.jit
 def tiles_of(length, window, TILE: tl.constexpr, WINDOW: tl.constexpr):
-    """Tiles of contexts of these lengths, or of what of them lies in the window."""
+    """Tiles of contexts of these lengths, or of the parts in the window."""
     begin = tl.zeros_like(length)
     if WINDOW:
         begin = tl.maximum(length - window, 0) // TILE * TILE
@@ -85,16 +83,16 @@ def tiles_kernel(
     lengths,  # [batch]
     copy,  # int32 [batch]
     before,  # int32 [batch + 1]
-    faults,  # int64 [PLACES], the host's
+    faults,  # int64 [PLACES], host memory
     batch,
     window,
     longest,
-    told,  # tokens of all sequences, at most
+    told,  # upper bound of the tokens of all sequences
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """A copy of the lengths and the running sum of their tiles, by one program; and what was told wrongly."""
+    """Copy the lengths, write the running sum of their tiles, and report wrong bounds; one program."""
     total, tokens = 0, tl.full((), 0, tl.int64)
     tl.store(before, total)
     for start in range(0, batch, AT_ONCE):
@@ -119,7 +117,7 @@ def starts_kernel(
     shares,
     AT_ONCE: tl.constexpr,
 ):
-    """Where each share begins: the last sequence that no more tiles lie before. The first begins with all."""
+    """Find where each share begins: the last sequence with at most that many tiles before it."""
     share = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     tile = (share.to(tl.int64) * tl.load(before + batch) // shares).to(tl.int32)
     low, high = tl.zeros_like(share), tl.zeros_like(share) + batch + 1
@@ -150,7 +148,7 @@ def cut(
     out: Pieces | None = None,
     gpu: Gpu | None = None,
 ) -> Pieces:
-    """Cut contexts into shares, once for all layers of a step.
+    """Split contexts into shares, once for all layers of a step.
 
     Parameters
     ----------
@@ -159,12 +157,12 @@ def cut(
     longest, tokens : int
         Upper bounds of each length and of their sum; `tokens` is `batch * longest` if not given.
     kv_heads, head_dim, element_bytes, group : int
-        Geometry of the keys, and query heads per KV head: they determine how many programs run concurrently.
+        Geometry of the keys, and query heads per KV head; they determine how many programs run at once.
     window, splits, tiling
         As in `decode_attention`.
     out : Pieces
-        Pieces of as many sequences, for the same kernel and a `longest` at least as long: their memory is
-        overwritten, so that captured graphs that read it continue with these lengths, in as many shares.
+        Pieces for as many sequences, the same kernel and a `longest` at least as large. Their memory is
+        overwritten, so captured graphs that read it continue with these lengths and as many shares.
 
     Returns
     -------
@@ -174,7 +172,8 @@ def cut(
     Raises
     ------
     TypeError, ValueError
-        They name the argument. A length above `longest` and a sum above `tokens` are raised late (faults.py).
+        The message names the argument. A length above `longest` or a sum above `tokens` is raised late
+        (faults.py).
     """
     pieces, launches = plan_cut(
         lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,

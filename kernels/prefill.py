@@ -1,4 +1,4 @@
-"""Prefill attention: a chunk of new tokens per sequence over its cached context, the chunk included.
+"""Prefill attention: a chunk of new tokens per sequence over its cached context, including the chunk.
 
     out[j, h] = softmax(scale * q[j, h] . K) V    over the tokens max(0, p - window + 1) .. p, where
                                                   p = length - count + j' is the position of query j, the
@@ -9,11 +9,11 @@
     bytes moved >= 2 * sum(lengths) * kv_heads * head_dim * bytes of a KV element, once per query tile (they
                   come from the cache after the first), + 2 * tokens * heads * head_dim * bytes of a query
 
-The keys and values of the chunk are written before (write.py). A query tile is ROWS // group tokens times
-the heads of one KV group, so that small chunks fill a tile too and a key is loaded once per group; a group of
-more heads than rows is split into blocks, each with its own programs, as the registers hold no more. Tiles of
-keys that every row sees whole are folded without a mask; those around the diagonal, or the edge of a
-window, with one. The last tiles of a prompt, which see most, start first.
+The chunk's keys and values are written first (write.py). A query tile is ROWS // group tokens times the heads
+of one KV group, so that small chunks also fill a tile and a key is loaded once per group. A group with more
+heads than rows is split into blocks, each with its own programs, as registers hold no more. Key tiles that
+every row sees entirely need no mask; those at the diagonal or at the edge of a window do. The last tiles of a
+prompt, which have most to do, start first.
 
 A context is not split: one short chunk after a very long context does not fill a GPU.
 """
@@ -61,7 +61,7 @@ def prefill_kernel(
     ROWS: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr,
     WINDOW: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one sequence's queries, for one KV head, or a block of its query heads."""
+    """Process a tile of one sequence's queries, for one KV head or a block of its query heads."""
     QUERIES: tl.constexpr = ROWS // GROUP
     block, seq = tl.program_id(1), tl.program_id(2).to(tl.int64)
     before = tl.load(first_queries + seq).to(tl.int64)
@@ -114,7 +114,7 @@ def fold_keys(
     HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     PAGED: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of keys from `begin` to `stop`; MASKED: not every row sees all of them."""
+    """Process key tiles from `begin` to `stop`; MASKED: not every row sees all of them."""
     for _ in range(begin, stop, TILE):
         key = load_rows(k, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
         value = load_rows(v, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
@@ -149,16 +149,16 @@ def prefill_attention(
     value_scale: float = 1.0,
     tiling: Tiling | None = None,
 ) -> torch.Tensor:
-    """Causal attention of the last tokens of each sequence over its cached context, themselves included.
+    """Causal attention of the last tokens of each sequence over its cached context, including themselves.
 
     Parameters
     ----------
     query : Tensor
-        [tokens, heads, head_dim], the chunks of all sequences one after the other, float16 or bfloat16.
+        [tokens, heads, head_dim], the chunks of all sequences in order, float16 or bfloat16.
     keys, values : Tensor
         The pools, [num_blocks, block_size, kv_heads, head_dim], of the type of the query or 8-bit floats.
     lengths : Tensor
-        [batch] int32 or int64: tokens of each sequence, the chunk included.
+        [batch] int32 or int64: tokens of each sequence, including the chunk.
     first_queries : Tensor
         [batch + 1] int32 or int64: where each chunk begins in `query`, and the end of the last one; a
         chunk may be empty.
@@ -175,7 +175,7 @@ def prefill_attention(
     Raises
     ------
     TypeError, ValueError
-        A tensor with a wrong type, shape or device, or a number out of range: they name the argument.
+        A wrong type, shape or device of a tensor, or a number out of range; the message names the argument.
     """
     if out is None and isinstance(query, torch.Tensor):
         out = torch.empty_like(query)

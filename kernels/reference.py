@@ -1,7 +1,7 @@
-"""Each kernel in a few lines of plain torch, in float64: slow, obvious, the tests' reference.
+"""Each kernel in a few lines of plain torch, in float64: slow but obvious, the reference for tests.
 
-Results stay in float64, on the CPU. Pools are [num_blocks, block_size, kv_heads, head_dim]; arguments are
-those of the kernels.
+Results stay in float64, on the CPU. Pools are [num_blocks, block_size, kv_heads, head_dim]; arguments are the
+kernels'.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ Table = Sequence[int]
 
 
 def paged_slots(table: Table, tokens: int, block_size: int) -> torch.Tensor:
-    """The slots of a sequence's first tokens."""
+    """The slots of a sequence's first tokens, from its block table."""
     return torch.tensor([table[i // block_size] * block_size + i % block_size for i in range(tokens)]).long()
 
 
 def contiguous_slots(start: int, tokens: int) -> torch.Tensor:
-    """The slots of a sequence's first tokens."""
+    """The slots of a sequence's first tokens, from its first slot."""
     return torch.arange(start, start + tokens)
 
 
@@ -36,7 +36,7 @@ def attention(
 ) -> torch.Tensor:
     """Causal attention of one sequence's last tokens, [queries, heads, head_dim], over all its slots.
 
-    Values may differ from keys in size, as they do for latents.
+    Values may have another size than keys, as for latents.
     """
     queries, heads, head_dim = query.shape
     if window is not None:
@@ -59,7 +59,7 @@ def attention(
     if window is not None:
         seen &= token > position - window
     scores = scores.masked_fill(~seen, -torch.inf)
-    if sinks is not None:  # one more column, whose value is zero
+    if sinks is not None:  # a column whose value is zero
         beside = sinks.cpu().double()[:, None, None].expand(-1, queries, 1)
         scores = torch.cat([scores, beside], -1)
     weights = scores.softmax(-1)[..., :tokens]
@@ -67,7 +67,7 @@ def attention(
 
 
 def write_kv(key: torch.Tensor, pool: torch.Tensor, slots: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """A pool, on the CPU and in its own type, after new rows were written into it."""
+    """A pool, on the CPU and in its own type, after new rows are written into it."""
     written = pool.cpu().clone()
     rows, kept = written.flatten(0, 1), slots.cpu() >= 0
     largest = torch.finfo(pool.dtype).max
@@ -77,7 +77,7 @@ def write_kv(key: torch.Tensor, pool: torch.Tensor, slots: torch.Tensor, scale: 
 
 
 def copy_blocks(pool: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """A pool, on the CPU, after blocks were copied within it."""
+    """A pool, on the CPU, after blocks are copied within it."""
     before, after = pool.cpu(), pool.cpu().clone()
     for source, target in pairs:
         after[target] = before[source]

@@ -1,4 +1,4 @@
-"""Swap: blocks from anywhere in the pool into one contiguous staging buffer, and back.
+"""Swap: copy blocks from anywhere in the pool into one contiguous staging buffer, and back.
 
     gather:   staging[0, i] = keys[blocks[i]], staging[1, i] = values[blocks[i]]
     scatter:  keys[blocks[i]] = staging[0, i], values[blocks[i]] = staging[1, i]
@@ -7,8 +7,8 @@
     written, keys and values
 
 A block of one layer is small (64 KiB at 16 tokens of 8 heads of 128 in bf16, keys and values), and a copy
-over the bus costs microseconds to start: gathering first makes one large copy out of many small ones. The
-kernel is that of copy.py, with one side in order. Blocks to be scattered must be distinct.
+over the bus takes microseconds to start, so gathering turns many small copies into a large one. The kernel is
+the one in copy.py, with one side in order. Target blocks of a scatter must be distinct.
 """
 
 import torch
@@ -30,7 +30,7 @@ def gather_blocks(
     blocks : Tensor
         [blocks] int32 or int64.
     staging : Tensor
-        [2, blocks, block_size, kv_heads, head_dim] of the pools' type: keys, values. Allocated if not given.
+        [2, blocks, block_size, kv_heads, head_dim] of the pools' type: keys, values. Allocated by default.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def gather_blocks(
     Raises
     ------
     TypeError, ValueError
-        A tensor with a wrong type, shape or device: they name the argument.
+        A tensor has a wrong type, shape or device; the message names the argument.
     """
     if staging is None:
         staging = keys.new_empty((2, *blocks.shape, *keys.shape[1:]))

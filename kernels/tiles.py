@@ -1,12 +1,12 @@
-"""Code shared by the attention kernels: a token's slot, and folding a tile into the softmax.
+"""Code that the attention kernels share: a token's slot, and adding a tile to the softmax.
 
     addresses   PAGED        slot(i) = table[i // block_size] * block_size + i % block_size
                 contiguous   slot(i) = start + i
     softmax     with scores s in base 2: m' = max(m, max(s)), a = 2^(m - m'), p = 2^(s - m'),
                 l' = a l + sum(p), acc' = a acc + p V; at the end out = acc / l
 
-A tile of keys is TILE consecutive tokens; its size is independent of the block size. Nothing is read for a
-token outside `inside`: neither its table entry nor its slot, which may belong to another sequence.
+A tile is TILE consecutive tokens; its size is independent of the block size. For tokens outside `inside`
+nothing is read, neither the table entry nor the slot, which may belong to another sequence.
 """
 
 import triton
@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def slots_of(home, token, inside, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr):
-    """Slots (int64) of some tokens: `home` points at a block table, or is the slot of token 0."""
+    """Slots (int64) of some tokens; `home` points to a block table, or is the slot of token 0."""
     if PAGED:
         block = tl.load(home + token // BLOCK_SIZE, mask=inside, other=0)
         slot = block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE
@@ -36,7 +36,7 @@ def load_rows(pool, slot, row, column, inside, HEAD_DIM: tl.constexpr, HEAD_PAD:
 
 @triton.jit
 def scores_of(q, key, scale_log2, UPCAST: tl.constexpr):
-    """Scores in base 2, [rows, TILE]; 8-bit keys are widened to the type of the queries, exactly."""
+    """Scores in base 2, [rows, TILE]; 8-bit keys are widened to the type of the queries without loss."""
     if UPCAST:
         score = tl.dot(q.to(tl.float32), tl.trans(key.to(tl.float32)))
     else:
@@ -46,21 +46,21 @@ def scores_of(q, key, scale_log2, UPCAST: tl.constexpr):
 
 @triton.jit
 def capped(score, softcap):
-    """softcap * tanh(score / softcap), of scores in base 2; where exp2 is infinite, the cap is reached."""
+    """softcap * tanh(score / softcap), for scores in base 2; if exp2 is infinite, the result is the cap."""
     log2_e: tl.constexpr = 1.4426950408889634
     return softcap * log2_e * (1 - 2 / (tl.exp2(score * (2 / softcap)) + 1))
 
 
 @triton.jit
 def weight_of(sink, m):
-    """Of a logit without a token, beside scores whose maximum in base 2 is m; beside none it is infinite."""
+    """Weight of a sink logit, given scores with maximum m in base 2; infinite if there are no scores."""
     log2_e: tl.constexpr = 1.4426950408889634
     return tl.exp2(sink.to(tl.float32) * log2_e - m)
 
 
 @triton.jit
 def fold(score, value, m, denominator, acc, kind: tl.constexpr, EMPTY: tl.constexpr, UPCAST: tl.constexpr):
-    """One more tile of the softmax; EMPTY: a row may have seen no token yet (all its scores are -inf)."""
+    """Add one tile to the softmax; EMPTY: a row may not have seen any token yet (all its scores are -inf)."""
     m_new = tl.maximum(m, tl.max(score, 1))
     shift = m_new
     if EMPTY:

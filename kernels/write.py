@@ -1,12 +1,12 @@
-"""KV write: keys and values of new tokens into the slots that the allocator gave them.
+"""KV write: store keys and values of new tokens in the slots that the allocator gave them.
 
     keys[slots[j]] = key[j] / key_scale, values[slots[j]] = value[j] / value_scale    (pools seen as slots)
 
     bytes moved = 2 * tokens * kv_heads * head_dim * (bytes of an input element + bytes of a KV element)
                 + 8 * tokens
 
-In 8-bit floats, numbers saturate at the largest value (448 in e4m3, 57,344 in e5m2). A token whose slot is
-below 0 is not written: captured graphs have a fixed size, and are padded with such tokens.
+8-bit floats saturate at the largest value (448 in e4m3, 57,344 in e5m2). Tokens with a slot below 0 are not
+written: they pad captured graphs, which have a fixed size.
 """
 
 import torch
@@ -38,10 +38,10 @@ def write_kernel(
     key_factor,
     value_factor,
     row,
-    LARGEST: tl.constexpr,  # 0: nothing is too large
+    LARGEST: tl.constexpr,  # 0: no saturation
     ELEMENTS: tl.constexpr,
 ):
-    """A stretch of one token's row."""
+    """Write a range of one token's row."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
     if slot < 0:
@@ -80,12 +80,12 @@ def write_kv(
         [tokens] int32 or int64: `table[i // block_size] * block_size + i % block_size` for token i of a
         sequence; no slot twice. Below 0: the token is skipped.
     key_scale, value_scale : float
-        The factors that stored keys and values will be multiplied by; only for 8-bit floats.
+        Factors by which stored keys and values will be multiplied; only for 8-bit floats.
 
     Raises
     ------
     TypeError, ValueError
-        A tensor with a wrong type, shape or device, or a scale without effect: they name the argument.
+        A tensor has a wrong type, shape or device, or a scale has no effect; the message names the argument.
     """
     plan_write(key, value, keys, values, slots, key_scale=key_scale, value_scale=value_scale).run()
 

@@ -1,5 +1,5 @@
-"""From results to run directories, terminal tables and figures."""
+"""Turn results into run directories, terminal tables and figures."""
 
 import logging
 
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports where its font cache is
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs where its font cache is

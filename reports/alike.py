@@ -1,7 +1,7 @@
-"""Which runs may be grouped: those that differ only in the seed, and those with the same traffic.
+"""Which runs may be grouped: runs that differ only in the seed, and runs with the same traffic.
 
-same_but_seed    the whole config.json without the seed: such runs differ by chance alone
-traffic          the offered load: such runs may be ranked; of two loads the larger one "wins" by itself
+same_but_seed    config.json without the seed: such runs differ only by chance
+traffic          the offered load: only such runs may be ranked, as more load alone gives more throughput
 """
 
 import json
@@ -23,12 +23,12 @@ def traffic(run: Run) -> str:
 
 
 def one_traffic(runs: Sequence[Run]) -> bool:
-    """Whether all runs had the same traffic, so that one can be better than another."""
+    """Whether all runs had the same traffic, so that they can be ranked."""
     return len({traffic(run) for run in runs}) <= 1
 
 
 def same_but_seed(run: Run) -> str:
-    """All settings except the seed, and the allocator in the summary, which a config names too."""
+    """All settings except the seed, and the allocator's name in the summary."""
     workload = {**_workload(run), "seed": None}
     return json.dumps([_allocator(run), {**run.config, "workload": workload}], sort_keys=True)
 
@@ -36,7 +36,7 @@ def same_but_seed(run: Run) -> str:
 def by_seed(runs: Sequence[Run]) -> list[list[Run]]:
     """Groups of runs that differ only in the seed, in the order of their first runs.
 
-    Runs that repeat a seed stay alone: they are the same run again, or differ in something no config records.
+    Runs that repeat a seed are not grouped: they are the same run, or differ in something not in config.json.
     """
     alike: dict[str, list[Run]] = defaultdict(list)
     for run in runs:

@@ -1,4 +1,4 @@
-"""When replicas of a fleet were not there: dead (`--fail`), or switched off (`--scale`)."""
+"""The times at which replicas of a fleet were absent: dead (`--fail`), or switched off (`--scale`)."""
 
 from collections.abc import Sequence
 from math import inf
@@ -8,7 +8,7 @@ from kvsim.sim.record.summary import Summary
 
 
 class Away(NamedTuple):
-    """A time for which a replica was not there; until infinity if it never came back."""
+    """An interval during which a replica was absent; `to_s` is infinity if it never came back."""
 
     from_s: float
     to_s: float
@@ -16,7 +16,7 @@ class Away(NamedTuple):
 
 
 def away_in(summary: Summary, end_s: float) -> list[list[Away]]:
-    """By replica of the fleet of this summary, the times until `end_s` for which it was not there."""
+    """Each replica's absences up to `end_s`, for the fleet of this summary."""
     return [
         [each._replace(to_s=min(each.to_s, end_s)) for each in its if each.from_s < end_s]
         for its in away(summary)
@@ -24,7 +24,7 @@ def away_in(summary: Summary, end_s: float) -> list[list[Away]]:
 
 
 def away(summary: Summary) -> list[list[Away]]:
-    """By replica of the fleet of this summary, the times for which it was not there, in order."""
+    """Each replica's absences in order of time, for the fleet of this summary."""
     found: list[list[Away]] = [[] for _ in summary.get("replicas") or ()]
     for each in (summary.get("faults") or {}).get("times") or ():
         back_s = inf if each["back_s"] is None else each["back_s"]
@@ -42,7 +42,7 @@ def away(summary: Summary) -> list[list[Away]]:
 
 
 def _apart_from(dead: Sequence[Away], from_s: float, to_s: float) -> list[Away]:
-    """A time for which a replica was off, without what is told already."""
+    """The parts of an interval in which a replica was switched off that do not overlap its deaths."""
     found = []
     for each in sorted(dead):
         if each.to_s <= from_s or to_s <= each.from_s:

@@ -4,11 +4,11 @@
     ray      joblib's backend of Ray (extra `ray`): the cluster at an address, else one on this machine
     dask     joblib's backend of Dask (extra `dask`): the scheduler at an address, else its own processes
 
-The same function runs on the same arguments everywhere; each result has the number of its argument.
-A call that kills its process, by a crash or lack of memory, is retried once, alone, when the others are done;
-if it kills that one too, `lost` gives its result. A cluster does not report which call killed a worker, so
-after losing one, each worker makes its calls in a separate process.
-Unfinished work of a lost machine is handed out again, until `MOST_LOSSES` in a row bring no result.
+The same function runs on the same arguments everywhere; each result carries the index of its argument. A call
+whose process dies (a crash, out of memory) is retried once, alone, after the others are done. If that process
+dies too, `lost` makes the result. A cluster does not report which call killed a worker, so after losing one,
+each worker makes its calls in a separate process. Unfinished work of a lost machine is resubmitted, until
+`MOST_LOSSES` losses in a row have brought no result.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -32,7 +32,7 @@ Results = Iterator[tuple[int, T]]
 
 
 def raised(by: str) -> NoReturn:
-    """Raise an error for a call that kills its process."""
+    """Raise an error for a call that killed its process."""
     raise WorkerLost(f"its process was ended by {by}, also when it ran alone")
 
 
@@ -45,7 +45,7 @@ def results(  # noqa: PLR0917 - the work, and its place
     address: str | None = None,
     lost: Callable[[str], T] = raised,
 ) -> Iterator[Results[T]]:
-    """Yield results as they arrive, each with the number of its arguments.
+    """Yield results as they arrive, each with the index of its argument.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def results(  # noqa: PLR0917 - the work, and its place
     address : str, optional
         The cluster's address; None: one on this machine, for this call.
     lost : callable
-        Gives the result of a call that killed its process twice, from what killed it.
+        Makes the result of a call that killed its process twice, from the cause of death.
 
     Raises
     ------
@@ -81,8 +81,8 @@ def results(  # noqa: PLR0917 - the work, and its place
 
 Todo = Sequence[tuple[int, tuple[Any, ...]]]
 Once = Callable[[Todo, bool, bool], Generator[tuple[int, Any], None, None]]
-"""Hands out numbered arguments, in processes apart from the workers and one at a time if asked to; yields
-numbered results, an `Ended` for a call that killed its process, and raises if a machine is lost."""
+"""Runs numbered calls, optionally in separate processes or one at a time. Yields numbered results, and an
+`Ended` for a call that killed its process; raises if a machine is lost."""
 
 
 def _until_done(
@@ -126,7 +126,7 @@ def _local(function: Callable[..., Any], jobs: int) -> Once:
 def _through_joblib(
     function: Callable[..., Any], cores: Callable[[], int], name: str, **options: float
 ) -> Once:
-    """Hand out through a registered joblib backend, to as many cores as there are at the time."""
+    """Submit calls through a registered joblib backend, to as many cores as there currently are."""
     from joblib import Parallel, delayed, parallel_config
 
     def once(todo: Todo, apart: bool, alone: bool) -> Generator[tuple[int, Any], None, None]:
@@ -161,7 +161,7 @@ def _dask(function: Callable[..., Any], jobs: int, address: str | None) -> Itera
         raise KvsimError("backend dask needs dask: pip install '.[dask]' in a clone of kvsim") from error
 
     class Heard(DaskDistributedBackend):  # type: ignore[misc]
-        """Also reports tasks that Dask gives up: joblib's own backend waits for them forever."""
+        """Also reports tasks that Dask gives up on; joblib's own backend waits for them forever."""
 
         def submit(self, func: Any, callback: Any = None) -> Any:  # noqa: ANN401 - as joblib has them
             future = super().submit(func, callback)
@@ -192,7 +192,7 @@ def _ray(function: Callable[..., Any], jobs: int, address: str | None) -> Iterat
         raise KvsimError("backend ray needs ray: pip install '.[ray]' in a clone of kvsim") from error
 
     class Unordered(RayBackend):
-        """Yields results as they arrive, which its pool supports."""
+        """Yields results as they arrive; Ray's pool supports it."""
 
         supports_return_generator = True
 

@@ -1,6 +1,6 @@
-"""How evenly a fleet's work is spread over its replicas, over the time in which any replica works.
+"""How evenly a fleet's work is spread over its replicas, while any replica is working.
 
-A replica that is dead or off is compared with nobody meanwhile: there are no means of it then (NaN).
+While a replica is dead or off, its means are NaN and it is left out of comparisons.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Fleet:
-    """The replicas of a run, and when each was dead or off: means are over the rest."""
+    """The replicas of a run, and when each was dead or off; means exclude those times."""
 
     replicas: list[Run]
     away: list[list[Away]]
@@ -36,19 +36,19 @@ class Fleet:
 
     @property
     def changes(self) -> bool:
-        """Whether any replica was ever not there."""
+        """Whether any replica was absent at some time."""
         return any(self.away)
 
     def held(self, slices: int) -> Floats:
-        """Per cent of the slots that are allocated, by replica and slice of time."""
+        """Per cent of the slots that are allocated, by replica and time slice."""
         return self._means([held(each) for each in self.replicas], slices)
 
     def running(self, slices: int) -> Floats:
-        """Requests at once."""
+        """Running requests, by replica and time slice."""
         return self.column("running", slices)
 
     def column(self, name: str, slices: int) -> Floats:
-        """The mean of a column of the timeline, by replica and slice of time."""
+        """The mean of a timeline column, by replica and time slice."""
         return self._means([each.columns.timeline[name] for each in self.replicas], slices)
 
     def _means(self, values: Sequence[npt.NDArray[Any]], slices: int) -> Floats:
@@ -61,7 +61,7 @@ class Fleet:
         return np.divide(found, there, out=np.full(found.shape, np.nan), where=there > _HARDLY)
 
     def there(self, slices: int) -> Floats:
-        """For which share of each slice of time each replica was there."""
+        """The share of each time slice during which each replica was present."""
         edges = np.linspace(0, self.end_s or 1.0, slices + 1)
         share = np.ones((len(self.replicas), slices))
         for place, its in enumerate(self.away):
@@ -72,11 +72,11 @@ class Fleet:
 
 
 _HARDLY = 1e-6
-"""Less than this share of a slice is rounding."""
+"""Smaller shares of a slice are rounding errors."""
 
 
 def means(run: Run, values: npt.NDArray[Any], until_s: float, slices: int) -> Floats:
-    """Means of a replica's column over equal slices of the fleet's time; 0 once it is done."""
+    """Means of a replica's column over equal slices of the fleet's time; 0 after the replica is done."""
     time_s = run.columns.timeline["time_s"].astype(np.float64)
     edges = np.linspace(0, until_s or 1.0, slices + 1)
     area = np.concatenate([[0.0], np.cumsum(np.diff(time_s) * values[:-1])])
@@ -94,11 +94,11 @@ def held(run: Run) -> Floats:
 
 
 def imbalance(fleet: Fleet) -> str:
-    """The requests per replica, the busiest against the mean, and how full their memories are."""
+    """The requests per replica, busiest against mean, and how full their memories are."""
     served = [len(each.columns.requests["request"]) for each in fleet.replicas]
     running, full = fleet.running(1)[:, 0], fleet.held(1)[:, 0]
     handed = any(at_once > 0 and not own for at_once, own in zip(running, served, strict=True))
-    each = f"{len(served)} replicas"  # of prefill and decode: all requests count as the decode replicas'
+    each = f"{len(served)} replicas"  # disaggregated: all requests count for the decode replicas
     said = [each if handed else f"{_range(served, count)} requests to each of {each}"]
     if (running > 0).any():
         busiest = int(np.nanargmax(running))
@@ -118,7 +118,7 @@ def imbalance_in_short(fleet: Fleet) -> str:
 
 
 def _over_mean(fleet: Fleet) -> str:
-    """The busiest against the mean of one replica, each while it was there."""
+    """The busiest replica against the mean replica, each while it was present."""
     running, there = fleet.running(1)[:, 0], fleet.there(1)[:, 0]
     known = ~np.isnan(running)
     total = sum((running[known] * there[known]).tolist())

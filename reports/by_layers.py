@@ -1,9 +1,9 @@
-"""The share of KV memory that each kind of layer holds, for models that group unlike layers.
+"""The share of KV memory that each kind of layer holds, for models with several kinds of layers.
 
     1 group of 10 full-attention layers                                            21.0 % of the memory
     4 groups of 9 and 2 of 8 sliding-window layers (1,024 tokens), padded to 10    61.8 %
 
-Shares are of the whole memory: together with the free part they add up to its ledger.
+Shares are of the whole memory; with the free part they sum to the ledger.
 """
 
 import re
@@ -21,7 +21,7 @@ from kvsim.reports.quantities import Quantity, at
 _PLAIN = re.compile(r"[a-z-]+ layers?( \([\d,]+ tokens\))?")
 
 Shares = dict[str, dict[str, float]]
-"""By kind of layer, in words: per cent of the whole memory by kind of the ledger."""
+"""Kind of layer in words -> ledger kind -> per cent of the whole memory."""
 
 
 def by_layers(seeds: Sequence[Summary], saturated: bool) -> Shares:
@@ -38,7 +38,7 @@ def by_layers(seeds: Sequence[Summary], saturated: bool) -> Shares:
 
 
 def layers_table(seeds: Sequence[Summary], saturated: bool) -> Table | None:
-    """A row per kind of layer, a column per kind of slot that any of them has."""
+    """A row per kind of layer, a column per ledger kind that occurs."""
     found = by_layers(seeds, saturated)
     if not found:
         return None
@@ -54,7 +54,7 @@ def layers_table(seeds: Sequence[Summary], saturated: bool) -> Table | None:
 
 
 def quantities(systems: Sequence[Sequence[Summary]]) -> list[Quantity]:
-    """For a page: the memory that each kind of layer of any system holds, with tokens and empty."""
+    """For a page: the memory that each kind of layer holds, and how much of it is empty."""
     found = []
     for name in dict.fromkeys(name for seeds in systems for name in _groups(seeds[0])):
         called = _called(systems, name)
@@ -71,7 +71,7 @@ def _empty(name: str, summary: Summary) -> float | None:
 
 
 def _called(systems: Sequence[Sequence[Summary]], name: str) -> str:
-    """The name that all systems with these layers share, or else the name without the grouping."""
+    """The name these layers have in all systems, or else the name without the grouping."""
     words = {_groups(seeds[0])[name]["in_words"] for seeds in systems if name in _groups(seeds[0])}
     first = str(words.pop())
     plain = _PLAIN.search(first)

@@ -1,9 +1,9 @@
-"""The clock of the step times, in words: beside every answer, and if answers do not share one.
+"""The clock of the step times in words, and a warning if answers have different clocks.
 
     told(costs)     `measured elsewhere (h100-vllm of 2026-11-21); 3.1 % of the time extrapolated; ...`
     differ(named)   `Not comparable: their clocks differ ...`, or nothing
 
-A cost is the section `cost` of a summary, see sim/cost/clock.py; older versions wrote fewer fields.
+A cost is the `cost` section of a summary, see sim/cost/clock.py; older versions wrote fewer fields.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from kvsim.sim.cost.clock import NOT_VALIDATED
 Cost = Mapping[str, Any]
 REMEDY = "--cost roofline puts them all on one clock"
 _MOST = 3
-"""Most clocks or trusts listed in one line."""
+"""Most clocks or error statements listed in one line."""
 
 
 def clock_name(cost: Cost) -> str:
@@ -47,7 +47,7 @@ def extrapolated(costs: Sequence[Cost]) -> str:
 
 
 def differ(named: Iterable[tuple[str, Cost]]) -> str:
-    """A warning that systems are on different clocks, and the remedy; empty if they share one."""
+    """A warning that systems have different clocks, and how to fix it; empty if they share one."""
     clocks: dict[str, dict[str, None]] = {}
     for name, cost in named:
         clocks.setdefault(clock_name(cost), {})[name] = None
@@ -58,7 +58,7 @@ def differ(named: Iterable[tuple[str, Cost]]) -> str:
 
 
 def cost_in(row: Mapping[str, Any]) -> Cost:
-    """The section `cost` from a flattened summary, a row of a sweep's table."""
+    """Rebuild the `cost` section from a flattened summary, a row of a sweep's table."""
     return {name.removeprefix("cost."): value for name, value in row.items() if name.startswith("cost.")}
 
 
@@ -73,5 +73,5 @@ def _clock(cost: Cost) -> str:
 
 
 def _listed(words: Collection[str], what: str) -> str:
-    """All of them, or their number."""
+    """All of them, or just their number if there are many."""
     return ", ".join(words) if len(words) <= _MOST else f"{len(words)} {what}"

@@ -1,10 +1,10 @@
-"""The colour of a system: that of its allocator, else of its scheduler, else of its GPU, by name.
+"""The colour of a system, chosen by the name of its allocator, else its scheduler, else its GPU.
 
     systems (allocator, scheduler, GPU) --> the part that distinguishes them --> a place for each
                                                                               (hue, shade)
 
 Families share a hue, members differ in shade, dash and marker. The hues differ from those of the waste
-ledger. Systems that none of the three distinguishes get places in their order.
+ledger. Systems with the same three names get colours in order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ DASHES: tuple[tuple[float, ...], ...] = (
     *((), (4, 1.4), (1, 1), (6, 1.4, 1, 1.4)),
     *((9, 2), (3, 1, 1, 1, 1, 1), (2, 2), (9, 2, 3, 2)),
 )
-"""Strokes and gaps of a line by shade, in widths of the line; (): solid."""
+"""Dashes and gaps of a line by shade, in line widths; (): solid."""
 _OWN_SHADE = 7
 """A light shade that no family reaches."""
 PARTS = ("allocator", "scheduler", "gpu")
-"""The parts that may give a system its colour: the first in which systems differ."""
+"""The parts that may determine a system's colour: the first one in which systems differ."""
 
 _ALLOCATORS = (
     ("paged", "sglang", "mlc", "tensorrt-llm", "tgi"),
@@ -94,7 +94,7 @@ def summary_parts(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def place_of(part: str, name: str) -> Place:
-    """The place of an allocator, a scheduler or a GPU; for your own, chosen by its name."""
+    """The place of an allocator, scheduler or GPU; a user's own gets one derived from its name."""
     families = FAMILIES[part]
     plain = name.partition("@")[0].partition(":")[0]
     known = [each for family in families for each in family if plain == each or plain.startswith(f"{each}-")]
@@ -106,17 +106,17 @@ def place_of(part: str, name: str) -> Place:
 
 
 def colours_of(systems: Sequence[Mapping[str, str]]) -> list[str]:
-    """The colours of systems on white."""
+    """The colours of systems on a white background."""
     return [shaded(SERIES[place.hue], place.shade, "#FFFFFF") for place in places(systems)]
 
 
 def dashes_of(systems: Sequence[Mapping[str, str]]) -> list[tuple[float, ...]]:
-    """The dashes of systems' lines."""
+    """The dash patterns of systems."""
     return [DASHES[place.shade % len(DASHES)] for place in places(systems)]
 
 
 def shaded(colour: str, shade: int, sheet_colour: str) -> str:
-    """A colour `#rrggbb` for the nth shade of a hue: itself, then alternately nearer the sheet and ink."""
+    """The nth shade of a colour `#rrggbb`: itself, then alternately nearer the sheet and its opposite."""
     mixed, sheet = _MIXED[shade % len(_MIXED)]
     other = sheet_colour if sheet else "#000000" if int(sheet_colour[1:3], 16) > 127 else "#FFFFFF"
     pairs = [(int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)]
@@ -124,4 +124,4 @@ def shaded(colour: str, shade: int, sheet_colour: str) -> str:
 
 
 _MIXED = ((0.0, True), (0.4, False), (0.3, True), (0.65, False), (0.15, True))
-"""The share of the sheet's colour (True) or its opposite in a shade."""
+"""By shade: how much of the background colour (True) or its opposite to mix in."""

@@ -1,7 +1,7 @@
 """Systems side by side in the terminal: a row per number, or a row per system if there are many.
 
-A system is its summaries, one per seed; a star marks the best, and all that read the same or that the seeds
-cannot distinguish from it.
+A system is a list of summaries, one per seed. A star marks the best system and all that print the same number
+or differ from it by no more than seed noise.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,12 +40,12 @@ COLUMNS: dict[str, Quantity] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of numbers, a column per system; as many tables below each other as the width requires."""
+    """Rows of numbers, a column per system, split into as many tables as the width requires."""
 
     systems: Sequence[System]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The tables; a star marks the best of all systems, not only in its table."""
+        """The tables; a star marks the best of all systems, not just of one table."""
         sections = [
             [(row, self.cells(row)) for row in section if occurs(row, self.systems)]
             for section in (*SECTIONS, links_by_kind(self.systems))
@@ -76,8 +76,8 @@ class Comparison:
         return [marked(shown(row, seeds), star) for seeds, star in zip(self.systems, starred, strict=True)]
 
     def _side_by_side(self, rows: Sequence[tuple[Quantity, Sequence[Text]]], width: int) -> Iterator[slice]:
-        """The systems of each table: as many as fit the width, at least one."""
-        between = 3  # blanks between columns
+        """Split the systems into tables: as many as fit the width, at least one."""
+        between = 3  # spaces between columns
         names = max(len(row.name) for row, _ in rows)
         start, used = 0, names
         for index, seeds in enumerate(self.systems):
@@ -118,7 +118,7 @@ def marked(text: str, best: bool) -> Text:
 
 
 def ruled_table(first_column: str) -> FittingTable:
-    """The style of all tables: one rule under the heading, nothing else."""
+    """An empty table in the common style: one rule under the heading, nothing else."""
     table = FittingTable()
     table.add_column(first_column, no_wrap=True)
     return table

@@ -1,6 +1,6 @@
-"""Eviction policies as a table, and a card of one: what it evicts, who uses it, how it was checked.
+"""Eviction policies as a table, and a card for one: what it evicts, who uses it, how it was checked.
 
-`python -m kvsim.reports.eviction docs/eviction.md` writes the table of the page.
+`python -m kvsim.reports.eviction docs/eviction.md` regenerates the table in the page.
 """
 
 import sys
@@ -32,7 +32,7 @@ def _told() -> dict[str, tuple[str, ...]]:
 
 
 def card(name: str) -> str:
-    """One policy: its source, its own options, and its file's docstring."""
+    """One policy: its source, its options, and its module's docstring."""
     chosen = eviction_named(name)
     policy = chosen.policy
     rows = (

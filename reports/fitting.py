@@ -1,4 +1,4 @@
-"""A table that is split into several, one below the other, if the terminal is narrow: no number is cut.
+"""A table that splits into several, one below the other, on a narrow terminal; no number is cut.
 
     wide     name  weights  layers  source          narrow   name  weights  layers
              ...                                             ...
@@ -6,8 +6,8 @@
                                                              name  source
                                                              ...
 
-The first column begins every part. If a table does not fit, its names, its words and the headings of its
-numbers wrap between words; numbers stay whole.
+Every part repeats the first column. If a table still does not fit, names, text and headings wrap between
+words; numbers stay whole.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -20,17 +20,17 @@ from rich.table import Column, Table
 from rich.text import Text
 
 LEAST_WORDS, MOST_WORD = 16, 26
-"""Least characters per line of a column that wraps; words longer than the second may be folded."""
+"""Minimum width of a column that wraps, in characters; longer words than the second may be broken."""
 UNBOUNDED = 10_000
-"""The width at which a text is measured."""
+"""The console width for measuring a text."""
 NAMES = 0.45
-"""Share of the width for the first column of a table that does not fit; more only for a longer word."""
+"""The first column's share of the width in a table that does not fit; a longer word may take more."""
 
 
 class FittingTable(Table):
     """One rule under the heading, nothing else; split into as many tables as the width requires.
 
-    Columns are added as to any rich table. `padding`: blanks above, right, below and left of a cell.
+    Add columns as to any rich table. `padding`: spaces above, right, below and left of a cell.
     """
 
     def __init__(self, padding: tuple[int, int, int, int] = (0, 1, 0, 1)) -> None:
@@ -55,7 +55,7 @@ class FittingTable(Table):
         return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The parts, separated by empty lines; rich's own table if there is room."""
+        """The parts, separated by blank lines; rich's own table if there is room."""
         if self.__rich_measure__(console, options.update(width=UNBOUNDED)).maximum <= options.max_width:
             yield from super().__rich_console__(console, options)
             return
@@ -77,7 +77,7 @@ class FittingTable(Table):
     def _part(
         self, places: Sequence[int], widths: Sequence[int], console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        """The table of some of the columns: rich wraps the words, all other columns have fixed widths."""
+        """A table of some of the columns: rich wraps text; all other columns have fixed widths."""
         part = copy(self)
         part.columns = [copy(self.columns[place]) for place in places]
         for at, column in enumerate(part.columns):
@@ -88,7 +88,7 @@ class FittingTable(Table):
 
 
 def _least(console: Console, options: ConsoleOptions, column: Column) -> int:
-    """The least width of a column: its widest number, or the longest word of its heading or cells."""
+    """The minimum width of a column: its widest number, or the longest word of its heading or cells."""
     header, *cells = _measured(console, options, column)
     if column.justify == "right":
         return max(header.minimum, *(each.maximum for each in cells))

@@ -1,4 +1,4 @@
-"""Goals in reports: the sections `slo`, `per_gpu` and `price` of summaries.
+"""Goals in reports: the `slo`, `per_gpu` and `price` sections of summaries.
 
     SLO missed: e2e 39.0 s, over 30 s. Goodput 1.97 requests/s, 99.9 % of the requests; 0.875 per million ...
 
@@ -21,7 +21,7 @@ def goal(summary: Summary, section: str, name: str) -> float | None:
 
 
 def in_words(summaries: Sequence[Summary]) -> str:
-    """A sentence or two on the goals of one run with all its seeds, or "" if it had none."""
+    """A sentence or two on the goals of one run, over all its seeds; "" if it had none."""
     if not any(summary.get("slo") or summary.get("price") for summary in summaries):
         return ""
     said = []
@@ -54,7 +54,7 @@ def _verdict(summaries: Sequence[Summary]) -> str:
 
 
 def _measured(summaries: Sequence[Summary], names: Sequence[str]) -> str:
-    """`ttft p99 0.365 s of 0.5 s` for each limit of these names."""
+    """`ttft p99 0.365 s of 0.5 s` for each named limit."""
     said = []
     for name in names:
         each = [summary["slo"]["by_limit"][name] for summary in summaries]
@@ -68,7 +68,6 @@ def _measured(summaries: Sequence[Summary], names: Sequence[str]) -> str:
 
 
 def _per_gpu(summaries: Sequence[Summary], rate: float | None, name: str) -> str:
-    """The rate per GPU, if there are several."""
     each = _mean(summaries, "slo", name)
     return "" if each == rate else f" ({figures(each)} per GPU)"
 
@@ -89,12 +88,12 @@ def percent(share: float | None) -> str:
 
 
 def limits_of(runs: Sequence[Run], latency: str) -> list[Limit]:
-    """The limits on a latency that all runs share; none if they differ."""
+    """The limits on a latency, if all runs have the same; else none."""
     said = {str((run.config.get("goals") or {}).get("slo")) for run in runs}
     if len(said) != 1 or said == {"None"}:
         return []
     try:
         slo = Slo.parse(said.pop())
-    except KvsimError:  # an edited config: its run stays readable
+    except KvsimError:  # an edited config must not make its run unreadable
         return []
     return [limit for limit in slo.limits if limit.column == latency]

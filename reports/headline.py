@@ -1,7 +1,7 @@
-"""The result in one sentence: of one run, and of several under the same traffic.
+"""The result in one sentence, for one run or for several with the same traffic.
 
-Shares of the KV memory are given for the whole run, and for the time in which requests waited. If runs are
-compared, the same part is used for all.
+Shares of KV memory are given for the whole run and for the time when requests waited. Comparisons use one of
+the two.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from kvsim.reports.seeds.words import share_of_time, with_spread
 from kvsim.reports.waiting import all_at_once
 
 ALIKE = 1.02
-"""Smaller ratios are not worth reporting."""
+"""Smaller ratios are not reported."""
 
 
 def headline(seeds: Sequence[Summary]) -> str:
-    """One sentence with the numbers of a run; with several seeds, means with their spread."""
+    """One sentence with a run's numbers; with several seeds, means with their spread."""
     finished, submitted = (_told(seeds, count, "requests", name) for name in ("finished", "submitted"))
     share = finished if finished == submitted else f"{finished} of {submitted}"
     served = f"{seeds[0]['label']} served {share} request{'' if submitted == '1' else 's'}"
@@ -37,7 +37,7 @@ def headline(seeds: Sequence[Summary]) -> str:
 
 
 def memory(seeds: Sequence[Summary]) -> str:
-    """Tokens and waste in the KV memory: over the whole run, and while requests waited."""
+    """Shares of KV memory holding tokens and wasted, over the whole run and while requests waited."""
     of = " of each replica" if seeds[0].get("fleet") else ""
     whole = _tokens_and_waste(list(map(palette.whole_run, seeds)), " tokens,", " waste")
     said = f"KV memory{of} {whole} over the whole run"
@@ -67,10 +67,10 @@ def _duration(value: float | None) -> str:
 
 
 def verdict(summaries: Sequence[Summary]) -> str:
-    """One sentence on the best run against the worst: requests at once, rate or latency, waste.
+    """One sentence on the best run against the worst: running requests, rate or latency, waste.
 
-    For runs with the same traffic: otherwise the one with more requests would win. Runs that rejected
-    requests that others served are not ranked; none are if clocks differ.
+    Only for runs with the same traffic: otherwise the one with more requests would win. Runs that rejected
+    requests others served are not ranked; if clocks differ, none are.
     """
     systems = [[summary] for summary in summaries]
     apart = different_clocks(systems)

@@ -1,4 +1,4 @@
-"""Distinct labels for runs: several may have the same one, such as one allocator at several rates."""
+"""Give runs distinct labels, such as runs of one allocator at several rates."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from kvsim.sim.complaints import printable
 
 
 def told_apart(runs: Sequence[Run]) -> list[Run]:
-    """Each run once, with a distinct label: if labels repeat, the differing part of the paths.
+    """Each run with a distinct label: if labels repeat, the differing part of the paths is added.
 
     Replicas of a fleet share a path but are separate runs.
     """

@@ -1,8 +1,8 @@
-"""How busy the links are that copies of tiers use besides each GPU's own: rows of tables, and words.
+"""How busy the links are that tiers copy over, besides each GPU's own: table rows, and words.
 
     the ssd link 1.0 % and 3.2 %, the uplinks of 2 machines at most 0.2 % and 0.1 %
 
-The first number is for loads, the second for stores. They are in `tier.links` of a summary, by name
+The first number is for loads, the second for stores. A summary has them by name in `tier.links`
 (sim/link_summary.py).
 """
 
@@ -16,12 +16,12 @@ from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.words import with_spread
 
 WAYS = {"loads": "load_busy_share", "stores": "store_busy_share"}
-"""In words -> the share of a summary."""
+"""Direction in words -> its busy share in a summary."""
 _OF = " of "
 
 
 def each_link(systems: Sequence[System]) -> list[Quantity]:
-    """For a page: how busy each link of any system was, each way."""
+    """For a page: how busy each link was in each direction."""
     names = dict.fromkeys(name for seeds in systems for name in _links(seeds[0]))
     return [
         Quantity(
@@ -33,7 +33,7 @@ def each_link(systems: Sequence[System]) -> list[Quantity]:
 
 
 def links_by_kind(systems: Sequence[System]) -> list[Quantity]:
-    """For a terminal: how busy links of a kind were, each way; the busiest if each machine has one."""
+    """For a terminal: how busy links of each kind were, per direction; the busiest if there are several."""
     kinds: dict[str, dict[str, None]] = {}
     for name in dict.fromkeys(name for seeds in systems for name in _links(seeds[0])):
         kinds.setdefault(name.partition(_OF)[0], {})[name] = None
@@ -71,7 +71,7 @@ def _short(kind: str) -> str:
 
 
 def _most(names: Sequence[str], share: str, summary: Summary) -> float | None:
-    """Per cent of the time that the busiest of these was busy."""
+    """Per cent of the time that the busiest of these links was busy."""
     shares = [percent_at("tier", "links", name, share)(summary) for name in names]
     return max([each for each in shares if each is not None], default=None)
 

@@ -20,7 +20,7 @@ from kvsim.sim.sources import module_doc
 
 
 def models_table() -> FittingTable:
-    """The geometry of the built-in models and its source."""
+    """The built-in models: geometry and source."""
     columns = ("name", "parameters", "weights", "layers", "heads/KV", "KV/token", "max len", "source")
     return table_of(
         columns,
@@ -41,7 +41,7 @@ def models_table() -> FittingTable:
 
 
 def _layers(model: ModelSpec) -> str:
-    """`10+52w`: 10 layers see everything and 52 a window; c: chunks, r: recurrent, x: cross attention."""
+    """`10+52w`: 10 full-attention, 52 sliding-window layers; c: chunks, r: recurrent, x: cross attention."""
     if not model.kv_layers:
         full = model.layers - model.window_layers
         windowed = f"{model.window_layers}w" if model.window_layers else ""
@@ -55,7 +55,7 @@ def _layers(model: ModelSpec) -> str:
 
 
 def gpus_table() -> FittingTable:
-    """Memory and speeds of the built-in GPUs and their source."""
+    """The built-in GPUs: memory, speeds and source."""
     columns = ("name", "memory", "GB/s", "TFLOP/s", "link GB/s", "source")
     return table_of(
         columns,
@@ -74,7 +74,7 @@ def gpus_table() -> FittingTable:
 
 
 def profiles_table(found: Iterable[ProfileFile | KvsimError]) -> FittingTable:
-    """Measured profiles with their origin; for a damaged one, the error."""
+    """Measured profiles and their origin; for a damaged one, the error."""
     columns = ("profile", "GPU", "measured", "error", "whose", "by")
     return table_of(columns, (_profile_row(each) for each in found))
 
@@ -103,7 +103,7 @@ def names_table(registry: Mapping[str, str]) -> FittingTable:
 
 
 def part_card(kind: str, name: str) -> str:
-    """One scheduler, cost or router: its releases, its own options, and its file's docstring."""
+    """One scheduler, cost or router: its releases, its own options, and its module's docstring."""
     registry, base = KINDS[kind]
     text = name.partition("@")[0]
     found: Any = class_named(kind, text if is_own(text, registry) else text.partition(":")[0], registry, base)
@@ -113,7 +113,7 @@ def part_card(kind: str, name: str) -> str:
 
 
 def own_options(declared: type) -> list[str]:
-    """The options of one part, one per line: flag, meaning, default."""
+    """The options of one part, a line each: flag, meaning, default."""
     lines = []
     for each in options_of(declared):
         flag = f"{each.flag} {each.about.value}".strip()
@@ -123,7 +123,7 @@ def own_options(declared: type) -> list[str]:
 
 
 def releases(registry: Mapping[str, str]) -> list[str]:
-    """`name@release` for each release that a class of the registry distinguishes, the default last."""
+    """`name@release` for each release that a class of the registry supports, the default last."""
     found = []
     for name, where in registry.items():
         module, _, attribute = where.partition(":")
@@ -139,14 +139,14 @@ def rules_table(rules: Iterable[Callable[..., object]]) -> FittingTable:
 
 
 def _first_line(text: str) -> str:
-    """The text after the name: `Paged: fixed blocks ...` gives `fixed blocks ...`; all if a form follows."""
+    """The text after the name: `Paged: fixed blocks ...` gives `fixed blocks ...`."""
     line = text.partition("\n")[0]
     said = line.partition(": ")[2]
     return line if said.startswith("`") else said
 
 
 def table_of(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> FittingTable:
-    """A table whose first column stays whole and whose last wraps; the others are right-aligned."""
+    """A table whose first column does not wrap and whose last does; the others are right-aligned."""
     return FittingTable.of(columns, rows, words=columns[-1:])
 
 

@@ -1,12 +1,12 @@
-"""sim run --live: a dashboard on the terminal's alternate screen during a run; the main screen is untouched.
+"""sim run --live: a dashboard during a run, on the terminal's alternate screen.
 
     title, progress               a bar, requests, time left
     time, throughput, latency     so far, and lately: over the last seconds
     running, waiting              now, and over the simulated time so far
     the KV memory                 the ledger now, and over the simulated time so far
 
-A thread samples (sim/record/glance.py) and draws three times per second, less often if drawing is slow or the
-machine is busy: it waits until the run has had fifty times the CPU seconds of the last picture.
+A thread samples (sim/record/glance.py) and draws three times per second. If drawing is slow or the machine is
+busy it draws less often: the run first gets fifty times the CPU seconds of the last picture.
 """
 
 import sys
@@ -29,7 +29,7 @@ from kvsim.sim.record.glance import Glance, glance
 from kvsim.sim.run import Outcome, Simulation
 
 REFRESH_S = 0.3
-MOST_SHARE = 1 / 50  # of the CPU seconds, for drawing
+MOST_SHARE = 1 / 50  # most CPU time spent on drawing, as a share
 LATELY_S = 3.0
 _LEAST_BAR = 20  # columns
 _LEAST_CHART = 3  # rows
@@ -38,14 +38,14 @@ _NAMES = 13  # columns
 
 
 def can_show() -> bool:
-    """Whether stderr is a terminal that supports drawing."""
+    """Whether stderr is a terminal that can show the dashboard."""
     return sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
 
 
 def of_several(
     simulation: Simulation, before: Sequence[Outcome], several: int, pace: float | None = None
 ) -> AbstractContextManager[None]:
-    """The dashboard of one of several runs, with a line per finished run; `pace`: reports/pace.py."""
+    """The dashboard for one of several runs, with a line per finished run; `pace`: see reports/pace.py."""
     deployment = simulation.deployment
     place = f" ({len(before) + 1} of {several})" if several > 1 else ""
     server = f"{deployment.model.name} on {deployment.gpu.name}, {deployment.engine.scheduler}"
@@ -81,7 +81,7 @@ def live(
     before : sequence of str
         A line for each finished run of a comparison.
     paced : bool
-        Whether the run waits for the clock, so that drawing does not slow it down.
+        Whether the run waits for the wall clock, so that drawing does not slow it down.
     """
     screen = Live(console=Console(stderr=True), screen=True, auto_refresh=False, redirect_stdout=False)
     over = Event()
@@ -110,14 +110,14 @@ def _watch(  # noqa: PLR0917 - of a thread
         pace.note(time.monotonic(), seen)
         try:
             screen.update(Dashboard(title, seen, pace, before), refresh=True)
-        except OSError:  # the terminal is gone
+        except OSError:  # the terminal has closed
             return
         wait_s = REFRESH_S
         due_s = 0.0 if paced else time.process_time() + (time.thread_time() - spent_s) / MOST_SHARE
 
 
 class Pace:
-    """The recent speed of a run, from samples and their times."""
+    """The recent speed of a run, from timed samples."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float, int, int]] = deque()  # wall, simulated, done, tokens
@@ -134,7 +134,7 @@ class Pace:
         return self._ratio(1, 0)
 
     def left_s(self, requests: int) -> float | None:
-        """Time until all requests are done, at the recent pace."""
+        """Estimated wall-clock seconds until all requests are done."""
         rate = self._ratio(2, 0)
         return (requests - self._seen[-1][2]) / rate if rate else None
 
@@ -152,7 +152,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One picture of a run; a terminal with few lines omits the lowest parts first."""
+    """One frame of the dashboard; if the terminal is short, the lowest parts are omitted first."""
 
     title: str
     seen: Glance
@@ -180,7 +180,7 @@ class Dashboard:
         yield from lines
 
     def _progress(self, width: int, plain: bool) -> list[RenderableType]:
-        """The progress: a bar with words beside it, or below if there is no room."""
+        """A bar with words beside it, or below if there is no room."""
         seen = self.seen
         done = seen.finished + seen.rejected
         share = f"{100 * done // seen.requests} %" if seen.requests else "100 %"
@@ -211,7 +211,7 @@ class Dashboard:
         return [_fact(name, text) for name, text in facts.items()]
 
     def _spark(self, name: str, width: int) -> Text:
-        """The current number, and its history as a line of small bars."""
+        """The current number, and its history as a sparkline."""
         now = f"{self.seen.now[name]:,}"
         room = width - _NAMES - 9
         (values,) = slice_means(self.seen.rows, room, (name,))
@@ -249,7 +249,7 @@ def span(duration_s: float) -> str:
 
 
 def clock(duration_s: float) -> str:
-    """A time as clocks show it: `0:07`, `12:30`, `1:02:03`."""
+    """A time as on a clock: `0:07`, `12:30`, `1:02:03`."""
     minutes, rest = divmod(round(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""The ledger over simulated time in a terminal: a stacked chart, each line in eighths."""
+"""The ledger over simulated time in a terminal: a stacked chart with a resolution of an eighth of a line."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _COLUMN = {name: place for place, name in enumerate(TIMELINE_COLUMNS)}
 class Chart:
     """The ledger over the simulated time so far, stacked, in eighths of a line; the empty part is free.
 
-    A character shows two kinds, the lowest at its place and one of the rest; there is no room for a third.
+    A character can show two kinds only: the lowest one there, and one of the rest.
     """
 
     rows: Sequence[tuple[int, ...]]
@@ -48,7 +48,7 @@ _SHOWN = tuple(kind for kind in KINDS if kind != "free")
 
 
 def _cell(edges: Sequence[float], bottom: int, coloured: bool) -> tuple[str, Style | None]:
-    """The character of a column between `bottom` and the line above; kinds end at the edges, from below."""
+    """The character of a column for the line above `bottom`; kinds end at the edges, from below."""
     place = bisect_right(edges, bottom)
     if place == len(edges):
         return " ", None
@@ -67,9 +67,9 @@ def _style(ink: str, back: str | None) -> Style:
 
 
 def slice_means(rows: Sequence[tuple[int, ...]], number: int, names: Sequence[str]) -> list[list[float]]:
-    """Columns of the timeline, each as means over `number` equal slices of the time so far.
+    """Timeline columns, each as means over `number` equal slices of the time so far.
 
-    A slice averages the rows that begin in it; if none does, the previous row continues.
+    A slice averages the rows that begin in it; if none do, it repeats the previous row.
     """
     if not rows or number < 1:
         return [[] for _ in names]

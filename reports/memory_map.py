@@ -1,11 +1,11 @@
-"""The recorded memory map of a run, read back: which request held which slots of the arena at any instant.
+"""Read a recorded memory map: which request held which slots of the arena at any instant.
 
     instant 0   | 17 ..... | 17 ..... | 4 ...... | free               |     the whole arena
     instant 1              | 9 ...... |          | 17 ..... |               the changes
 
-`map.parquet` holds at each instant only the ranges that changed; together they fully cover the earlier ranges
-that they touch. So a range lives until the first later one that covers its first slot, and the arena at a
-given time is every range recorded by then that is still alive.
+At each instant `map.parquet` holds only the ranges that changed; they fully cover the earlier ranges they
+touch. So a range lives until a later one covers its first slot, and the arena at a given time consists of the
+ranges recorded by then that are still alive.
 """
 
 from collections import Counter
@@ -28,13 +28,13 @@ Float64 = npt.NDArray[np.float64]
 
 FILE = "map.parquet"
 _NUMBERS = ("time_s", "start", "size", "filled", "cached")
-_MARKS = ("idle", "held")  # columns only for servers that may have such slots
-_LAYERS = "layers"  # a column only if layers are kept in groups
+_MARKS = ("idle", "held")  # only servers that may have such slots have these columns
+_LAYERS = "layers"  # this column exists only if layers are kept in groups
 _REPLICA = "replica"
 
 
 class Range(NamedTuple):
-    """Contiguous slots; `owners` holds (request, sample) pairs, none if it is free."""
+    """Contiguous slots; `owners` holds (request, sample) pairs, and is empty if they are free."""
 
     start: int
     size: int
@@ -48,9 +48,8 @@ class Range(NamedTuple):
 class Arena(NamedTuple):
     """All ranges at one instant as columns, by address; they cover the arena without gap or overlap.
 
-    `owner` is the index in `owners` of a range's owner: a string as in the file, "" for none. `layer` is the
-    index in `layers` of the layers whose tokens it holds, or may hold, "" for any. A range is `held` if its
-    owners only wait until another server has read it.
+    `owner` indexes `owners`, strings as in the file, "" for none. `layer` indexes `layers`: the layers whose
+    tokens a range may hold, "" for any. A range is `held` if it only waits for another server to read it.
     """
 
     start: Int64
@@ -96,7 +95,7 @@ class MemoryMap:
 
     @classmethod
     def read(cls, path: Path, replica: int | None = None) -> Self:
-        """The map in a file, or one replica's of a fleet; KvsimError if it is missing or damaged."""
+        """Read the map of a run, or of one replica of a fleet; KvsimError if it is missing or damaged."""
         if not path.is_file():
             raise KvsimError(f"{path} is missing: record it with --record-map")
         time_s, rows = _read_rows(path, replica)
@@ -114,9 +113,9 @@ class MemoryMap:
 
     @cached_property
     def pools(self) -> list[tuple[str, int, int]]:
-        """(layers, start, end) of the parts of the arena that only some layers use; none: all share it.
+        """(layers, start, end) of each part of the arena that only some layers use; empty if all share it.
 
-        At the last instant no request is left: free ranges then name their layers, or are for any.
+        At the last instant no request is left, so free ranges show which layers they are for.
         """
         last = self.at(np.inf)
         if not len(last.start) or any(last.layers[code] == "" for code in np.unique(last.layer).tolist()):
@@ -127,7 +126,7 @@ class MemoryMap:
         return list(zip(names, starts, [*starts[1:], self.slots], strict=True))
 
     def at(self, time_s: float) -> Arena:
-        """The arena at a time: as of the last instant up to it; before the first one it is all free."""
+        """The arena at a time, as of the latest instant; before the first one it is all free."""
         instant = int(np.searchsorted(self.instants, time_s, side="right")) - 1
         if instant < 0:
             some = min(self.slots, 1)
@@ -145,7 +144,7 @@ class MemoryMap:
         return self._at_instants(self.rows.allocated * self.rows.size)
 
     def allocated_by_layers(self) -> dict[str, Float64]:
-        """Per cent allocated at each instant, per kind of layers: of its pool or, if shared, of the arena."""
+        """Per cent allocated at each instant, per kind of layer: of its pool or, if shared, of the arena."""
         pools = Counter[str]()
         for layers, start, end in self.pools:
             pools[layers] += end - start
@@ -157,12 +156,12 @@ class MemoryMap:
         }
 
     def mean(self, values: Float64) -> float:
-        """The mean over time of values that hold from each instant to the next."""
+        """The time average of values that hold from each instant to the next."""
         lasts = np.diff(self.instants)
         return float(values[:-1] @ lasts / lasts.sum()) if lasts.any() else float(values[-1])
 
     def _at_instants(self, slots: Int64) -> Int64:
-        """Sums over the rows that live at each instant."""
+        """Sums over the rows alive at each instant."""
         count = len(self.instants)
         born = np.repeat(np.arange(count), np.diff(self.offsets))
         gained = np.bincount(born, slots, count + 1)
@@ -171,7 +170,7 @@ class MemoryMap:
 
     @cached_property
     def _last_instants(self) -> Int64:
-        """The last instant of each row: the one before other rows cover it."""
+        """The last instant of each row, before other rows cover it."""
         start, size = self.rows.start, self.rows.size
         last = np.full(len(start), max(len(self.instants) - 1, 0), np.int64)
         alive = np.zeros(0, np.int64)  # rows, by address
@@ -214,7 +213,7 @@ def owners_of(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
-    """The times and the other columns; owners, which have few distinct values, are read as codes."""
+    """The times and the other columns; owners have few distinct values and are read as codes."""
     table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners", _LAYERS))
     if replica is not None and _REPLICA in table.column_names:
         check_type(path, _REPLICA, table[_REPLICA].type, "numbers")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BOUND = "belady"
 SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-"""Shares of an endless cache's hits: rows of the table."""
+"""Shares of an infinite cache's hits, the rows of the table."""
 MOST_COLUMNS = 6
 
 
@@ -36,21 +36,21 @@ class Curve(Protocol):
 
     @property
     def ceiling(self) -> float:
-        """Share of the prompt tokens that an endless cache hits."""
+        """Share of the prompt tokens that an infinite cache hits."""
 
     @property
     def loose(self) -> float:
-        """The same share, counted by content alone."""
+        """The same share, if tokens match by content alone, regardless of their prefix."""
 
     @property
     def overcount(self) -> float:
-        """Share of `loose` that no prefix cache can serve."""
+        """Share of `loose` that no prefix cache can hit."""
 
     def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Share of the prompt tokens that caches of these sizes hit."""
 
     def tokens_for(self, share: float) -> int | None:
-        """The smallest cache that gets this share of an endless cache's hits."""
+        """The smallest cache that gets this share of an infinite cache's hits."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Misses:
 
     @property
     def look_ahead(self) -> tuple[int, str, float, float] | None:
-        """Where the bound gains most: size in tokens, the best other policy, its share, the bound's."""
+        """Where the bound gains most: size in tokens, the best other policy, its share, the bound's share."""
         bound = self.hit_ratio.get(BOUND)
         others = [name for name in self.hit_ratio if name != BOUND]
         if bound is None or not others:
@@ -86,7 +86,7 @@ class Misses:
 
 
 def miss_ratio_table(misses: Misses) -> Group:
-    """Hits of caches by size: LRU by shares of an endless cache's hits, all policies by size."""
+    """Cache hits by size: LRU by shares of an infinite cache's hits, all policies by size."""
     curve = misses.curve
     table = table_of_numbers(("of the ceiling", "cache, tokens", "prompt tokens hit"))
     for share in SHARES:
@@ -135,7 +135,7 @@ def _by_policy(misses: Misses) -> FittingTable:
 
 
 def short(tokens: int) -> str:
-    """`47.6k`, `3.02M`: three figures."""
+    """`47.6k`, `3.02M`: three significant figures."""
     for scale, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if tokens >= scale:
             return f"{tokens / scale:#.3g}".rstrip(".") + letter

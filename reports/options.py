@@ -1,4 +1,4 @@
-"""The options of a run as tables for the docs, made from their single description (sim/option.py).
+"""The options of a run as tables for the docs, generated from their declarations (sim/option.py).
 
 `python -m kvsim.reports.options docs/commands.md` regenerates them between the page's markers.
 """
@@ -20,7 +20,7 @@ from kvsim.sim.schedulers import SCHEDULERS
 
 GROUPS = (Traffic, Seeds, Scenario, Goals, Swept, Where, Sought, Output)
 PARTS = "Parts"
-"""Stands for the options that only some schedulers and allocators have."""
+"""The name for options that only some schedulers and allocators have."""
 LONGEST = 2048
 """The longest sequence for which length-dependent defaults are listed."""
 
@@ -61,7 +61,6 @@ def _defaults(named: Named, declared: Declared | None) -> list[str]:
 
 
 def _others(name: str) -> Mapping[str, str]:
-    """Scheduler or release -> its own default."""
     found: dict[str, str] = {}
     for scheduler, where in SCHEDULERS.items():
         module, _, attribute = where.partition(":")
@@ -76,7 +75,7 @@ def _others(name: str) -> Mapping[str, str]:
 
 
 def _plain(sentence: str) -> str:
-    """A sentence of the help as a cell of a table."""
+    """A sentence of the help, formatted as a table cell."""
     plain = sentence[1:2].islower() or sentence.startswith("A ")  # but not `KV`, `N clients`
     return (sentence[:1].lower() if plain else sentence[:1]) + sentence[1:].removesuffix(".")
 

@@ -1,4 +1,4 @@
-"""A run at a pace that eyes can follow: `--live --pace 10x`, ten simulated seconds per second.
+"""Run slowly enough to watch: `--live --pace 10x` takes ten simulated seconds per second.
 
 The run waits before each step until it is due; the results are the same.
 """
@@ -15,7 +15,7 @@ STEPS_AT_ONCE_S = 3
 
 
 def pace_of(text: str, *, live: bool) -> float:
-    """Simulated seconds per second, from `10x` or `0.5`; KvsimError if it is invalid, or not `live`."""
+    """Simulated seconds per second, from `10x` or `0.5`; KvsimError if it is invalid, or without `live`."""
     number = text.strip().lower().removesuffix("x")
     try:
         pace = float(number)
@@ -29,7 +29,7 @@ def pace_of(text: str, *, live: bool) -> float:
 
 
 def keep_pace(engine: Engine, pace: float) -> None:
-    """Make an engine that has not started run at this pace, counted from its first step."""
+    """Make an engine that has not started run at this pace, relative to its first step."""
     start_s: list[float] = []
 
     def wait(now_ps: int) -> None:

@@ -1,7 +1,7 @@
-"""The style of every report: the colours, words and number formats of the ledger and of runs.
+"""Colours, names and number formats that all reports share.
 
-Colour-blind readers can distinguish the colours; those of the ledger are Okabe and Ito's (2008). The kinds of
-waste also differ in lightness, for grey print; tables without colour distinguish kinds by glyph.
+The colours suit colour-blind readers; those of the ledger are Okabe and Ito's (2008). Kinds of waste also
+differ in lightness, for grey print; tables without colour use glyphs.
 """
 
 import math
@@ -18,7 +18,7 @@ Shown = Callable[[float | None], str]
 
 @dataclass(frozen=True)
 class Kind:
-    """The look and the meaning of one kind of the waste ledger."""
+    """The look and the meaning of one kind of slot in the waste ledger."""
 
     meaning: str
     colour: str
@@ -40,7 +40,7 @@ KINDS: dict[str, Kind] = {
 """In the order in which a bar stacks them: used, wasted, available."""
 
 RARE = ("held", "idle")
-"""Kinds that only some servers have: those that compute prompts for others, or keep memory mapped."""
+"""Kinds that only some servers have: those that hand prompts over, or keep memory mapped."""
 
 ALLOCATED = ("token", "held", "reserved", "internal")
 """The kinds of allocated slots."""
@@ -49,17 +49,17 @@ WASTE = ("reserved", "internal", "external")
 """The kinds that hold nothing and cannot be given to the next request."""
 
 SERIES = ("#7A42F4", "#EA2C88", "#53924C", "#3FA3C3", "#848E14", "#750115", "#8A197E", "#3E63BE")
-"""The hues of systems (colours.py), distinct for all readers, and from those of the ledger."""
+"""The hues of systems (colours.py); they suit colour-blind readers and differ from the ledger's."""
 
 LEAST_SATURATED_SHARE = 0.02
-"""Share of the simulated time: less says little about an allocator."""
+"""Share of the simulated time; shorter saturated parts say little about an allocator."""
 
 
 def shares(summary: Summary) -> tuple[dict[str, float], bool]:
     """Per cent of the KV memory by kind, and whether they are for the saturated part.
 
-    The saturated part (requests wait) shows what an allocator can do; a run in which requests hardly
-    waited is described by its average.
+    The saturated part, when requests wait, shows what an allocator can do. If requests hardly waited, the
+    mean over the run is used.
     """
     memory = summary["memory"]
     enough = (number(memory.get("saturated_share")) or 0.0) >= LEAST_SATURATED_SHARE
@@ -69,25 +69,25 @@ def shares(summary: Summary) -> tuple[dict[str, float], bool]:
 
 
 def kinds_of(summaries: Iterable[Summary]) -> list[str]:
-    """The kinds of the ledger in these runs, rare ones only if there may be such slots."""
+    """The kinds of the ledger in these runs; rare ones only if such slots may exist."""
     known = {kind for summary in summaries for kind in summary["memory"].get("average") or ()}
     return [kind for kind in KINDS if kind in known or kind not in RARE]
 
 
 def whole_run(summary: Summary) -> dict[str, float]:
-    """Per cent of the KV memory by kind, the mean over the whole run."""
+    """Per cent of the KV memory by kind, averaged over the whole run."""
     average = summary["memory"].get("average") or {}
     return {kind: number(average.get(kind)) or 0.0 for kind in KINDS}
 
 
 def while_waiting(summary: Summary) -> dict[str, float] | None:
-    """Like `whole_run`, over the time in which requests waited; None: they never did."""
+    """Like `whole_run`, over the time when requests waited; None if they never did."""
     saturated = summary["memory"].get("saturated")
     return {kind: number(saturated.get(kind)) or 0.0 for kind in KINDS} if saturated else None
 
 
 def shares_of_all(summaries: Sequence[Summary]) -> tuple[list[dict[str, float]], bool]:
-    """Like `shares`, for several runs over the same part: the saturated one only if all had enough of it."""
+    """Like `shares`, for several runs over the same part: the saturated one only if all have enough of it."""
     found = [shares(summary) for summary in summaries]
     if all(saturated for _, saturated in found):
         return [percent for percent, _ in found], True
@@ -100,14 +100,14 @@ def waste(percent: Mapping[str, float]) -> float:
 
 
 def number(value: object) -> float | None:
-    """The value as a float, None if there is none (missing, null, NaN, a boolean)."""
+    """The value as a float; None if it is missing, null, NaN or a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def figures(value: float | None) -> str:
-    """Three significant figures or all digits before the point: `0.0123`, `1.95`, `30.4`, `1,234`."""
+    """Three significant figures, or all digits before the point: `0.0123`, `1.95`, `30.4`, `1,234`."""
     if value is None or not math.isfinite(value):
         return "-"
     if value == 0:
@@ -120,7 +120,7 @@ def figures(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A whole number with thousands separated."""
+    """A whole number with thousands separators."""
     return "-" if value is None else f"{value:,.0f}"
 
 

@@ -1,4 +1,4 @@
-"""The policies as a tree of families, and one policy as a card."""
+"""The policies as a tree of families, and a card for one policy."""
 
 from rich.tree import Tree
 
@@ -14,7 +14,7 @@ from kvsim.sim.sources import module_doc
 
 
 def policies_tree() -> Tree:
-    """Each family with its policies, and the engines' own."""
+    """Each family with its policies, and the engines' own policies."""
     tree = Tree("who is served next")
     branches: dict[str, Tree] = {}
     engines = tree.add("engines' own (sim schedulers)")
@@ -28,7 +28,7 @@ def policies_tree() -> Tree:
 
 
 def card(name: str) -> str:
-    """One policy: what it needs, its source, its options, and its file's docstring."""
+    """One policy: what it needs, its source, its options, and its module's docstring."""
     if name in ENGINES:
         raise unknown("policy", name, list(POLICIES))
     found = policy_class(name)
@@ -40,7 +40,7 @@ def card(name: str) -> str:
 
 
 def predictor_card(name: str) -> str:
-    """One predictor: its form, and its file's docstring."""
+    """One predictor: its form, and its module's docstring."""
     found = class_named("predictor", name, PREDICTORS, Predictor)  # type: ignore[type-abstract]
     lines = [f"{'form':9}{found.form or name}"]
     return "\n".join([name, *lines, "", module_doc(found.__module__)])

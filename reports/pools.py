@@ -10,7 +10,7 @@ from kvsim.reports.palette import Summary, count, figures, number
 
 
 def pools_table(seeds: Sequence[Summary]) -> Table | None:
-    """A row per pool, means over the seeds; None if all servers are equal."""
+    """A row per pool, means over the seeds; None if all servers are the same."""
     first: list[dict[str, Any]] = seeds[0].get("pools") or []
     if not first:
         return None

@@ -1,13 +1,13 @@
-"""One function on many arguments, in several processes that end with this one.
+"""Call one function on many arguments, in several processes that end with this one.
 
     this process                      a worker, in a session of its own
     a thread per worker  --task-->    reports/worker.py: run it
                          <--result--  (it ends when its pipes close: when this process is gone)
 
-A worker starts with this process's module search path, without the working directory. A worker's exception is
-raised here. Whatever ends the block, including a signal, kills the workers immediately.
-A worker that dies otherwise (a crash, the system's lack of memory) is an error; or, with `apart`, its task's
-result is an `Ended`, another worker replaces it, and the others are not affected.
+A worker has this process's module search path, without the working directory. Its exceptions are raised here.
+However the block ends, including by a signal, the workers are killed immediately. A worker that dies for
+another reason (a crash, out of memory) raises an error; with `apart`, its task's result is an `Ended`,
+another worker replaces it, and the other tasks are not affected.
 """
 
 import json
@@ -43,7 +43,7 @@ class WorkerLost(KvsimError):
 
 @dataclass(frozen=True)
 class Ended:
-    """In place of a result: its process was ended; `by` names the cause."""
+    """Replaces the result of a call whose process was ended; `by` names the cause."""
 
     by: str
 
@@ -52,14 +52,14 @@ class Ended:
 def unordered(
     function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], jobs: int
 ) -> Iterator[Iterator[tuple[int, T]]]:
-    """Yield results as they arrive, each with the number of its arguments.
+    """Yield results as they arrive, each with the index of its argument.
 
     Parameters
     ----------
     function : callable
-        With several processes, it, its arguments, its results and its exceptions are pickled.
+        Pickled if there are several processes, as are its arguments, results and exceptions.
     jobs : int
-        Maximum number of processes, at least 1; with 1 everything runs in this one.
+        Maximum number of processes, at least 1; with 1 everything runs in this process.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def unordered(
 def unordered_apart(
     function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], jobs: int
 ) -> Iterator[Iterator[tuple[int, T | Ended]]]:
-    """Like `unordered`, never in this process, and with an `Ended` if a worker died unexpectedly."""
+    """Like `unordered`, but never in this process; a worker that dies unexpectedly yields an `Ended`."""
     import cloudpickle
 
     tasks = [cloudpickle.dumps((function, each)) for each in arguments]
@@ -138,7 +138,7 @@ class Worker:
         )
 
     def asked(self, task: bytes) -> bytes | None:
-        """The answer to a task; None if the process ended meanwhile."""
+        """Send a task and return the answer; None if the process ended meanwhile."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with suppress(OSError, EOFError, ValueError):
             send(self._process.stdin.fileno(), task)
@@ -146,7 +146,7 @@ class Worker:
         return None
 
     def ended(self) -> Ended:
-        """What ended a process that gave no answer."""
+        """Why a process ended without an answer."""
         code = self._process.wait()
         self.close()
         if code >= 0:
@@ -180,7 +180,7 @@ class _Workers(Generic[T]):
         self._over = False
 
     def start(self) -> None:
-        """Start the processes, each with a thread that feeds it."""
+        """Start the processes, each with a thread that feeds it tasks."""
         for _ in range(self._several):
             Thread(target=self._work, args=(self._started(),), daemon=True).start()
 
@@ -199,7 +199,7 @@ class _Workers(Generic[T]):
             worker.kill()
 
     def _started(self) -> Worker | None:
-        """A new process; None if the block is over."""
+        """Start a new process; None if the block is over."""
         with self._lock:
             if self._over:
                 return None

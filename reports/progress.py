@@ -1,4 +1,4 @@
-"""A progress bar for long runs on stderr: within the first second, and only on a terminal."""
+"""A progress bar on stderr for long runs; it appears within a second, and only on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator

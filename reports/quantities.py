@@ -1,7 +1,7 @@
-"""The numbers that reports show of a run: each with its name, its format and its better end.
+"""The numbers that reports show of a run: the name, format and better end of each.
 
-The terminal, notebooks, the HTML page and figures choose from these. Each is read from a summary
-(`summary.json`); with several seeds the mean over the seeds is shown.
+The terminal, notebooks, the HTML page and figures choose from these. Each is read from a summary; with
+several seeds the mean is shown.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,15 +24,15 @@ class Quantity:
     Attributes
     ----------
     name, full : str
-        Its name in terminal rows; and on a page with more room, if that differs.
+        Its name in terminal rows, and its longer name on a page if that differs.
     read, text : callable
-        Reads it from a summary, None if absent; and formats it with its unit.
+        Read it from a summary (None if absent), and format it with its unit.
     best : callable or None
         max or min; None if neither end is better.
     rare : bool
-        Omitted if it is zero, or missing, in all runs.
+        Omitted if it is zero or missing in all runs.
     of_all : bool
-        A run that rejected requests that others served may also be the best.
+        Runs that rejected requests others served may also be the best.
     """
 
     name: str
@@ -67,14 +67,14 @@ LATENCIES = {
     "normalized": Latency("normalized_s_per_token", "normalised latency", "s/token"),
     "queueing": Latency("queueing_s", "queueing delay"),
 }
-"""Keyed by option names. requests.parquet has columns of the same names, except `itl_s`."""
+"""By option name. requests.parquet has columns of the same names, except `itl_s`."""
 
 POINTS = ("mean", "p50", "p90", "p95", "p99", "max")
 """The statistics of each latency in a summary."""
 
 
 def at(*path: str) -> Read:
-    """The number at this place of a summary."""
+    """A reader of the number at this path of a summary."""
 
     def read(summary: Summary) -> float | None:
         value: object = summary
@@ -104,7 +104,7 @@ def _of_memory(kind: str) -> Read:
 
 
 def percent_at(*path: str) -> Read:
-    """A share at this place of a summary, in percent."""
+    """A reader of a share at this path of a summary, in per cent."""
     share = at(*path)
 
     def read(summary: Summary) -> float | None:
@@ -186,7 +186,7 @@ TIER = (
         rare=True,
     ),
 )
-"""The tier below the GPU's memory, if any run has one."""
+"""The tier below GPU memory, if any run has one."""
 HELD_BACK = tuple(map(_held_back, LIMITS))
 
 TTFT_P50 = Quantity(

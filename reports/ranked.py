@@ -1,7 +1,7 @@
-"""Which systems may be ranked against each other, what the others served, and what else differs.
+"""Which systems may be ranked against each other, which ones served fewer requests, and what else differs.
 
-Only systems on one clock that served the most requests are ranked: one that rejects requests that are hard to
-serve wastes little and is fast. A system is its summaries, one per seed.
+Only systems that have the same clock and served the most requests are ranked: rejecting difficult requests
+makes a system look fast and economical. A system is a list of summaries, one per seed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from kvsim.reports.palette import Summary, count
 
 System = Sequence[Summary]
 _MOST = 4
-"""Most systems listed individually in a line."""
+"""At most this many systems are listed by name."""
 
 
 def ranked(systems: Sequence[System]) -> list[bool]:
@@ -23,7 +23,7 @@ def ranked(systems: Sequence[System]) -> list[bool]:
 
 
 def different_clocks(systems: Sequence[System]) -> str:
-    """A warning that clocks differ, and the remedy; empty if systems share one."""
+    """A warning that clocks differ, and how to fix it; empty if systems share one."""
     return clocks.differ((str(each[0]["label"]), each[0].get("cost", {})) for each in systems)
 
 
@@ -63,7 +63,7 @@ def served_words(system: System) -> str:
 
 
 def left_out(systems: Sequence[System]) -> str:
-    """The systems that served fewer requests and are not ranked; "" if all are, or none is."""
+    """The systems that served fewer requests and so are not ranked; "" if all are, or none is."""
     kept = ranked(systems)
     names = [str(system[0]["label"]) for system, each in zip(systems, kept, strict=True) if not each]
     if not names or len(names) == len(systems):
@@ -72,7 +72,7 @@ def left_out(systems: Sequence[System]) -> str:
 
 
 def schedulers(systems: Sequence[System]) -> list[str]:
-    """The scheduler of each, if they differ; an allocator brings its own unless one is given."""
+    """The scheduler of each system if they differ; allocators choose their own unless one is given."""
     names = [str(system[0]["engine"].get("scheduler") or "") for system in systems]
     return names if len(set(names)) > 1 and all(names) else []
 
@@ -93,7 +93,6 @@ def _names(allocators: Mapping[str, str]) -> list[str]:
 
 
 def _reasons(summaries: Sequence[Summary]) -> str:
-    """Why requests were rejected, each reason once."""
     found = (each["requests"].get("rejected_reasons") or {} for each in summaries)
     return ", ".join(dict.fromkeys(reason for reasons in found for reason in reasons))
 

@@ -1,4 +1,4 @@
-"""The output of `sim replay`: measured beside simulated, where they differ, the fit, the what-if."""
+"""The output of `sim replay`: measured beside simulated, where they differ, the fit, the what-if runs."""
 
 from collections.abc import Mapping, Sequence
 

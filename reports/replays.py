@@ -1,4 +1,4 @@
-"""A replay on disk: its numbers, and each request measured and simulated; read back to draw and report it.
+"""A replay on disk: its numbers, and each request measured and simulated; for drawing and reports.
 
 replay.json       the numbers, the difference in terms, notes: the output of `sim replay --json`
 replay.parquet    a row per request, in seconds; absent if the result holds only numbers
@@ -27,14 +27,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Replayed:
-    """The data of a replay that is drawn.
+    """The data of a replay to draw.
 
     Attributes
     ----------
     name : str
-        The result's.
+        The name of the measured result.
     clock : str
-        The simulated server's, with its trust.
+        The simulated server's clock, with its errors.
     start_s : float64 array or None
         When each request was sent, relative to the first; None: unknown.
     latencies : mapping
@@ -48,7 +48,7 @@ class Replayed:
 
     @classmethod
     def of(cls, run: MeasuredRun, found: Simulated) -> Self:
-        """From a replay that was just run."""
+        """The data of a replay that has just run."""
         start = None if run.requests is None else run.requests.start_s
         cost: Any = found.summary["cost"]
         sent = None if start is None else np.asarray(start, np.float64)[found.rows]
@@ -65,7 +65,7 @@ class Replayed:
 
 
 def is_replay(directory: Path) -> bool:
-    """Whether `sim replay --out` wrote it."""
+    """Whether `sim replay --out` wrote this directory."""
     return (directory / SAID).is_file()
 
 

@@ -1,4 +1,4 @@
-"""Replicas that came and went, in words: how many on average, of each pool too, and their hours."""
+"""Autoscaled replicas in words: how many on average, also per pool, and their GPU-hours."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from kvsim.reports.seeds.words import with_spread
 
 
 def scaled_words(seeds: Sequence[Summary]) -> str:
-    """How many replicas there were, and the GPU-hours they took; empty if all were always there."""
+    """How many replicas there were on average, and their GPU-hours; empty if all were always on."""
     if not seeds[0].get("scaling"):
         return ""
     by_pool = []

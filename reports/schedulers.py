@@ -1,4 +1,4 @@
-"""The tree of schedulers and policies, and a card of one, with six requests served by the real code.
+"""The tree of schedulers and policies, and a card for one, with six requests served by the real code.
 
     what a step computes
     ├─ pieces            prompts and decodes in one step; prompts are split
@@ -7,7 +7,7 @@
     ├─ fair to clients
     │  ├─ vtc            the client with the least weighted service so far goes first
 
-`python -m kvsim.reports.schedulers docs/policies.md docs/schedulers.md` writes the pictures of the documents.
+`python -m kvsim.reports.schedulers docs/policies.md docs/schedulers.md` regenerates the pictures in the docs.
 """
 
 import sys
@@ -37,7 +37,7 @@ from kvsim.sim.serving.request import State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import PS_PER_S, Workload
 
-STORY = {  # arrival, prompt, answer, client, and when its first token is due after arrival
+STORY = {  # arrival, prompt, answer, client, and when its first token is due after the arrival
     "A": (0, 5, 9, "a", 30.0),
     "B": (0, 3, 4, "a", 30.0),
     "C": (1, 14, 3, "a", 12.5),
@@ -50,9 +50,9 @@ BEGIN_ALIKE = {"A": 5, "C": 5, "F": 3}
 URGENT = "F"
 SETTINGS = {"max_num_seqs": 2, "max_num_batched_tokens": 8, "block_size": 1, "max_model_len": 64}
 OPTIONS = {"mlfq_quantum": 2.0, "ewsjf_step": 4, "starvation": 5.0, "andes_interval": 1.0, "aging": 12.0}
-"""Options of policies whose usual values suit longer runs."""
+"""Options for policies whose defaults suit longer runs."""
 _NARROW, _BELOW = 28, 9
-"""Columns that a text needs beside its name, and where it begins below it."""
+"""Columns that a text needs beside its name, and the indent if it goes below."""
 WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 64}
 OWN: dict[str, dict[str, object]] = {
     "nano-vllm": {"enable_prefix_caching": True},
@@ -63,7 +63,7 @@ OWN: dict[str, dict[str, object]] = {
     "s3": {"allocator": "contiguous"},
     "static": {"allocator": "contiguous"},
 }
-"""Settings that schedulers require, or restrict."""
+"""Settings that schedulers require, or limit."""
 LEGEND = (
     "client, prompt + answer; --max-num-seqs 2, steps of 8 tokens (more where prompts are not split), a\n"
     "column each: P computes a prompt, d decodes, x was displaced, . waits, R was refused. First tokens are\n"
@@ -72,7 +72,7 @@ LEGEND = (
 
 
 class FamilyTree:
-    """All schedulers and policies, by their families: as wide as the terminal."""
+    """All schedulers and policies by family, as wide as the terminal."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         start = max(map(len, [*SCHEDULERS, *POLICIES, *IDEAS])) + 8
@@ -104,7 +104,7 @@ def _rows(left: str, text: str, start: int, options: ConsoleOptions) -> Iterator
 
 
 def schedulers_by_family() -> dict[str, dict[str, str]]:
-    """Family -> name -> idea, of schedulers."""
+    """Family -> name -> idea, for schedulers."""
     found: dict[str, dict[str, str]] = {family: {} for family in FAMILIES}
     for name in SCHEDULERS:
         kind = class_named("scheduler", name, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
@@ -113,7 +113,7 @@ def schedulers_by_family() -> dict[str, dict[str, str]]:
 
 
 def policies_by_family() -> dict[str, dict[str, str]]:
-    """Family -> name -> idea, of policies; the engines' own come first."""
+    """Family -> name -> idea, for policies; the engines' own come first."""
     found: dict[str, dict[str, str]] = {"engines": dict(ENGINES_IDEAS), SGLANG: dict(SGLANG_IDEAS)}
     for name in POLICIES:
         kind = policy_class(name)
@@ -141,12 +141,12 @@ IDEAS = ENGINES_IDEAS | SGLANG_IDEAS
 
 
 def scheduler_card(name: str) -> str:
-    """One scheduler in words, and six requests under it."""
+    """A description of one scheduler, and six requests under it."""
     return "\n".join([part_card("scheduler", name), "", *drawn(scheduler=name)])
 
 
 def policy_card(name: str) -> str:
-    """One policy in words, and six requests under it."""
+    """A description of one policy, and six requests under it."""
     if name in IDEAS:
         needs = [f"needs    --scheduler {_scheduler_of(name)}"] if name in SGLANG_IDEAS else []
         return "\n".join([name, f"idea     {IDEAS[name]}", *needs, "", *drawn(policy=name)])
@@ -154,7 +154,6 @@ def policy_card(name: str) -> str:
 
 
 def _scheduler_of(policy: str) -> str:
-    """The scheduler over which a policy is shown."""
     return "sglang" if policy in SGLANG_IDEAS else "vllm-v1"
 
 
@@ -197,7 +196,7 @@ class Watched(Observer):
 
 
 def drawn(scheduler: str | None = None, policy: str = "fcfs") -> list[str]:
-    """The six requests, a line each, with their clients and lengths; then the legend."""
+    """The six requests, a line each, with client and lengths; then the legend."""
     scheduler = scheduler or _scheduler_of(policy)
     options: dict[str, object] = {}
     if policy not in ENGINES:

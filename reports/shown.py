@@ -1,6 +1,6 @@
-"""How a number of several systems is shown: with its spread, and which systems are best.
+"""Format a number of several systems, with its spread, and find the best systems.
 
-A system is its summaries, one per seed.
+A system is a list of summaries, one per seed.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from kvsim.reports.seeds.words import with_spread
 
 
 def occurs(quantity: Quantity, systems: Sequence[System]) -> bool:
-    """Whether a number is shown: a rare one only if it is not zero in some run."""
+    """Whether a number is shown; a rare one only if some run has a nonzero value."""
     return not quantity.rare or any(quantity.read(summary) for seeds in systems for summary in seeds)
 
 
@@ -24,9 +24,9 @@ def shown(quantity: Quantity, seeds: System) -> str:
 
 
 def stars(quantity: Quantity, systems: Sequence[System], may_win: Sequence[bool]) -> list[bool]:
-    """Which may win and are the best, read like it, or differ no more than seeds do; none if all do.
+    """Mark systems that may win and print the best number, or differ only by seed noise; none if all do.
 
-    A system that alone has the number is not best: one that never waited has no waste while requests waited.
+    The only system that has the number is not best: a run without waiting has no waste while requests waited.
     """
     columns = [[quantity.read(summary) for summary in seeds] for seeds in systems]
     means = {

@@ -1,8 +1,7 @@
 """Terminal reports of runs and comparisons, with one seed or several: `31.5 ms`, `31.5 ±0.4 ms`.
 
-The number after ± is half the 95 % confidence interval, see seeds/intervals.py; a number that is the same
-with every seed has none. Tables fit in 80 columns and also read well without colour: if the output is not a
-terminal, rich omits colours and the ledger bar uses glyphs.
+The number after ± is half the 95 % confidence interval, see seeds/intervals.py; numbers equal for all seeds
+have none. Tables fit in 80 columns. Without a terminal, rich omits colours and the ledger bar uses glyphs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ from kvsim.reports.waiting import LATENCIES_GROW, held_back, is_overloaded, over
 from kvsim.sim.models.catalog import GIB
 
 MANY = 8
-"""Most systems that have a column each in a comparison; more, if of one seed, have a row each."""
+"""Up to this many systems have a column each in a comparison; more, with one seed, have a row each."""
 _ASCII_GLYPHS = dict(zip(KINDS, "#=r/x+i.", strict=True))
 
 
@@ -96,19 +95,19 @@ def _same(seeds: int) -> Text:
 
 
 def _overloads(lines: Sequence[str]) -> list[RenderableType]:
-    """The lines at the top that are not empty, followed by a blank one."""
+    """The non-empty lines at the top, followed by a blank one."""
     said: list[RenderableType] = [Text(line, style="bold red") for line in lines if line]
     return [*said, ""] if said else []
 
 
 def _goals(seeds: System) -> list[RenderableType]:
-    """Whether the goals of a run were met; nothing if it had none."""
+    """Whether the run met its goals; nothing if it had none."""
     words = in_words(seeds)
     return [Text(words, style="bold")] if words else []
 
 
 def _clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
-    """Where a comparison's step times come from, and how far they can be trusted."""
+    """Where a comparison's step times come from, and how accurate they are."""
     whose: dict[str, dict[str, None]] = {}
     for summary in summaries:
         whose.setdefault(str(summary["cost"]["source"]), {})[str(summary["label"])] = None
@@ -125,7 +124,7 @@ def _clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
 
 @dataclass(frozen=True)
 class LedgerBar:
-    """The memory as a bar of coloured blocks, with a legend; without colour, one glyph per kind."""
+    """Memory as a bar of coloured blocks, with a legend; without colour, one glyph per kind."""
 
     percent: dict[str, float]
     widest: int = 80
@@ -201,7 +200,7 @@ def _memory_table(seeds: System) -> Table:
 
 
 def _facts(seeds: System) -> Table:
-    """What the engine counted and what the run cost, as names and values without a frame."""
+    """The engine's counters and the run's cost, as names and values without a frame."""
     engine, costs = seeds[0]["engine"], [summary["cost"] for summary in seeds]
     of_engine = partial(_told, seeds)
     table = Table.grid(padding=(0, 2))
@@ -267,7 +266,7 @@ def _share(value: float | None) -> str:
 
 
 _SCALED: dict[Shown, tuple[Shown, float]] = {_gib: (figures, 1 / GIB), _share: (percent_text, 100.0)}
-"""Texts of scaled numbers: how they write one, and its scale, which the spread needs too."""
+"""Formatter of a scaled number -> its formatter and scale, which the spread needs too."""
 
 
 def _shown(value: object) -> Shown:
@@ -312,7 +311,7 @@ def _swaps(seeds: System) -> str:
 
 
 def _tier(seeds: System) -> str:
-    """Hits and transfers of the tier below the memory, and how long requests waited for it."""
+    """Hits and transfers of the tier below GPU memory, and how long requests waited for it."""
     if not all(summary.get("tier") for summary in seeds):
         return ""
 
@@ -336,7 +335,6 @@ def _tier(seeds: System) -> str:
 
 
 def _drafts(seeds: System) -> str:
-    """How many drafts were right, and the tokens per verification."""
     if not _mean(seeds, "speculation", "draft_tokens"):
         return ""
     drafted, accepted, wasted = (
@@ -379,7 +377,7 @@ def _hand_over(seeds: System) -> str:
 
 
 def _migration(seeds: System) -> str:
-    """How many requests migrated while running, and how long they stood still."""
+    """How many running requests migrated, and how long each paused."""
     if not seeds[0].get("migration"):
         return ""
     told = partial(_told, seeds)
@@ -396,7 +394,6 @@ def _migration(seeds: System) -> str:
 
 
 def _faults(seeds: System) -> str:
-    """What deaths of replicas cost."""
     if not seeds[0].get("faults"):
         return ""
     told = partial(_told, seeds)
@@ -415,7 +412,7 @@ def _waited_s(done: Mapping[str, object]) -> float:
 
 
 def _memory_stats(seeds: System) -> str:
-    """The peaks that torch would report in its memory statistics."""
+    """The peaks that torch's memory statistics would report."""
     if not all(summary.get("memory_stats") for summary in seeds):
         return ""
     peaks = []
@@ -426,7 +423,7 @@ def _memory_stats(seeds: System) -> str:
 
 
 def _service(seeds: System) -> str:
-    """The longest wait, attainment of requests' own goals, and fairness to clients, if known."""
+    """The longest wait, attainment of the requests' own goals, and fairness between clients, if known."""
     if not all(summary.get("service") for summary in seeds):
         return ""
     told = [f"longest wait {_told(seeds, seconds, 'service', 'longest_wait_s')}"]
@@ -439,7 +436,7 @@ def _service(seeds: System) -> str:
 
 
 def _notes(summaries: Sequence[Summary]) -> list[Text]:
-    """What to know before trusting the numbers, each note once; prefixed with names if only some runs'."""
+    """Notes on how far to trust the numbers, each once; prefixed with names if they apply to some runs."""
     labels: dict[str, dict[str, None]] = {}
     for summary in summaries:
         grows = [LATENCIES_GROW] if is_overloaded(summary) else []

@@ -1,6 +1,6 @@
 """Traces as tables and figures: the list of all, one in numbers, one in figures.
 
-lengths.png     how prompt and answer lengths are distributed, and the two jointly
+lengths.png     the distributions of prompt and answer lengths, separate and joint
 arrivals.png    requests per second over the trace, and the gaps between requests
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvsim.reports.figures.style import Style
 
 Facts = Mapping[str, Any]
-"""The facts on a trace from workloads/listing.py or workloads/statistics.py."""
+"""What workloads/listing.py or workloads/statistics.py says about a trace."""
 
 
 def list_tables(traces: Iterable[Facts]) -> Group:
@@ -99,7 +99,7 @@ def draw(
     arrival_s: npt.NDArray[np.float64] | None,
     style: "Style",
 ) -> list[Path]:
-    """Draw the figures of a trace into an existing directory; arrivals only if it has some."""
+    """Draw the figures of a trace into an existing directory; arrivals only if it has any."""
     from kvsim.reports.figures import draw_picture
     from kvsim.reports.figures.arrivals import paint_arrivals
     from kvsim.reports.figures.lengths import lengths_headline, paint_lengths
@@ -119,7 +119,7 @@ def draw(
 
 
 def _unit(longest_s: float) -> tuple[float, str]:
-    """The unit for a time axis: seconds in it, and its name."""
+    """The unit for a time axis: its length in seconds, and its name."""
     for least, scale, name in ((3 * 86_400, 86_400, "days"), (3 * 3_600, 3_600, "hours"), (600, 60, "min")):
         if longest_s >= least:
             return float(scale), name
@@ -134,7 +134,7 @@ def _span(span_s: float | None) -> str:
 
 
 def table_of_numbers(columns: Sequence[str]) -> Table:
-    """A table whose first column stays whole; numbers are right-aligned."""
+    """A table whose first column does not wrap; numbers are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column(columns[0], no_wrap=True, style="bold")
     for name in columns[1:]:

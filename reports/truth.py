@@ -31,10 +31,10 @@ from kvsim.sim.validate import (
 )
 
 Grouped = Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]
-"""Key of a group -> quantity -> the comparison of each of its points."""
+"""Key of a group -> quantity -> the comparisons of its points."""
 WHATS = ("TTFT", "TPOT", "E2E", "throughput")
 LOADS = ((1, 8), (9, 32), (33, 128), (129, 100_000))
-"""Least and most clients per row."""
+"""Minimum and maximum number of clients per row."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ def validate(
 
 
 def off(some: Sequence[Compared]) -> tuple[float, float]:
-    """(median of the error's size, median error), in percent."""
+    """(median absolute error, median error), in per cent."""
     errors = [100 * each.off for each in some]
     return median(map(abs, errors)), median(errors)
 
@@ -132,7 +132,7 @@ def earlier_errors(path: Path) -> list[Trust]:
 
 
 def write_errors(rows: Sequence[Trust], path: Path) -> None:
-    """Write the rows as CSV; the file's rows of other clocks stay."""
+    """Write the rows as CSV, keeping the file's rows of other clocks."""
     costs = {row.cost for row in rows}
     kept = earlier_errors(path)
     text = io.StringIO()
@@ -203,7 +203,7 @@ def _points_table(name: str, grouped: Mapping[Sequence[str], Mapping[str, Sequen
 
 
 def _percents(size: float, bias: float) -> str:
-    """A median size and a median, five characters each."""
+    """A median absolute error and a median error, five characters each."""
     signed = ((size, ""), (bias, "+"))
     return " ".join(f"{each:{sign}.{0 if abs(each) >= 100 else 1}f}".rjust(5) for each, sign in signed)
 

@@ -1,9 +1,9 @@
-"""Whether a server kept up, and what held its requests back, in words: the section `load` of a summary.
+"""Whether a server kept up, and what held requests back, in words: the `load` section of a summary.
 
     overload([summary])      "overloaded: 3.01 requests/s arrive, 2.02 are served; held back by KV memory ..."
     held_back([summary])     "KV memory 97 % of the time, seats (max_num_seqs) 2 %"
 
-Runs of versions that wrote no such section get no text.
+Runs of older versions without this section get no text.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ LIMITS = {
     "max_num_batched_tokens": "token budget (max_num_batched_tokens)",
     "batch": "a batch or copy under way",
 }
-"""Name of a limit in the summary -> in words."""
+"""Limit as named in the summary -> in words."""
 
 SHORT_LIMITS = {
     "kv_memory": "KV memory",
@@ -25,10 +25,10 @@ SHORT_LIMITS = {
     "max_num_batched_tokens": "token budget",
     "batch": "batch or copy under way",
 }
-"""Name of a limit -> in words for the rows of a table."""
+"""Limit -> in words for table rows."""
 
 LEAST_SHARE = 0.005
-"""Share of the time; a limit that held requests back for less does not overload a server."""
+"""Limits that held requests back for a smaller share of the time do not cause overload."""
 
 LATENCIES_GROW = (
     "The queue grew as long as requests arrived: the latencies measure the length of "
@@ -47,7 +47,7 @@ def all_at_once(summary: Summary) -> bool:
 
 
 def overload(seeds: Sequence[Summary]) -> str:
-    """The overload of a run with its numbers and limits, means over several seeds; or ""."""
+    """A run's overload with its numbers and limits, means over several seeds; or ""."""
     many = sum(map(is_overloaded, seeds))
     if not many:
         return ""
@@ -57,22 +57,22 @@ def overload(seeds: Sequence[Summary]) -> str:
 
 
 def overloads(runs: Sequence[Sequence[Summary]]) -> list[str]:
-    """A line for each overloaded run of a comparison, after its name; `runs`: each with all its seeds."""
+    """A line for each overloaded run of a comparison, with its name; `runs`: each with all its seeds."""
     return [f"{seeds[0]['label']} is {words}" for seeds in runs if (words := overload(seeds))]
 
 
 def held_back(summaries: Sequence[Summary]) -> str:
-    """Each limit that held requests back, the longest first, with its mean share of the time; or ""."""
+    """Each limit that held requests back, longest first, with its mean share of the time; or ""."""
     return _held_back(summaries, least=0.0)
 
 
 def share(summary: Summary, limit: str) -> float | None:
-    """The share of a run's time in which a limit held requests back."""
+    """The share of a run's time during which a limit held requests back."""
     return number(summary.get("load", {}).get("held_back_share", {}).get(limit))
 
 
 def rounded_share(share: float) -> str:
-    """Whole per cent, but never 0 % for more than none or 100 % for less than all."""
+    """Whole per cent, but never 0 % for more than none nor 100 % for less than all."""
     if 0 < share < 0.005:
         return "< 1 %"
     return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"

@@ -14,7 +14,7 @@ def serve() -> None:
     """Run tasks until there are no more; exit immediately, even during a task, if the sender ends."""
     incoming, outgoing = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # output printed by a task must not mix with the results
+    os.dup2(2, 1)  # a task's output must not mix with the results
     tasks: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_listen, args=(incoming, tasks), daemon=True).start()
     while True:

@@ -1,13 +1,13 @@
-"""The family tree of allocators, and a card of one: its idea, its waste, and its memory in an example.
+"""The family tree of allocators, and a card for one: its idea, its waste, and its memory in an example.
 
     blocks: fixed blocks anywhere in memory, found through a table
     ├─ paged     a block table for each sequence; blocks are shared, copied on write
     │            wastes less than one block; nothing between sequences
     │            vLLM, nano-vLLM. PagedAttention, SOSP '23
 
-`python -m kvsim.reports.zoo docs/zoo.md docs/zoo/*.md` writes the tables and pictures of the docs.
+`python -m kvsim.reports.zoo docs/zoo.md docs/zoo/*.md` regenerates the tables and pictures in the docs.
 
-The story is the same for all: three sequences arrive, one leaves, a fourth arrives while the first grows.
+The example is the same for all: three sequences arrive, one leaves, a fourth arrives while the first grows.
 
     A, B, C come   AAAAAAAAAAaaBBBBBBbbCCCCCCCCCccc........
 """
@@ -30,17 +30,17 @@ from kvsim.sim.deployment.registry import allocator_class
 OLD = ("contiguous", "dynamic", "buddy", "paged", "radix")
 """Allocators whose cards are on the page of allocators."""
 CELLS = 64
-"""Letters of a drawn arena."""
+"""Characters in a drawing of the arena."""
 STORY = (
     ("A, B, C come", (("A", 10, 18), ("B", 6, 12), ("C", 9, 14))),
     ("B ends", (("B", 0, 0),)),
     ("D; A grows", (("D", 8, 12), ("A", 15, 18))),
 )
-"""Each event, and for each affected sequence: its tokens now, 0 if it ends, and its bound."""
+"""Each event, and for each affected sequence: its tokens now (0 if it ends), and its limit."""
 
 
 def families() -> dict[str, list[str]]:
-    """Each non-empty family -> its members' names, in the order of the registry."""
+    """Each non-empty family -> its members' names, in registry order."""
     found: dict[str, list[str]] = {family: [] for family in FAMILIES}
     for name in ALLOCATORS:
         found[allocator_class(name).family].append(name)
@@ -48,7 +48,7 @@ def families() -> dict[str, list[str]]:
 
 
 class FamilyTree:
-    """All allocators, by their families: as wide as the terminal."""
+    """All allocators by family, as wide as the terminal."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         start = max(map(len, ALLOCATORS)) + 5
@@ -73,7 +73,7 @@ class FamilyTree:
 
 
 def card(name: str) -> str:
-    """One allocator in words, and its memory in the story."""
+    """A description of one allocator, and its memory in the example."""
     found = allocator_class(name)
     rows = (
         ("family", f"{found.family}: {FAMILIES[found.family]}" if found.family else ""),
@@ -121,7 +121,7 @@ def _told(allocator: type[Allocator], scale: int) -> Iterator[str]:
 
 
 def _picture(arena: Allocator, lengths: dict[int, int]) -> str:
-    """The arena as letters: the kind of most slots of each cell."""
+    """The arena as letters, one per cell: the kind of most of its slots."""
     width = max(1, -(-arena.capacity_slots // CELLS))
     counts: list[Counter[str]] = [Counter() for _ in range(-(-arena.capacity_slots // width))]
     for start, size, kind in _pieces(arena, lengths):
@@ -159,7 +159,6 @@ def with_pictures(text: str) -> str:
 
 
 def _table() -> str:
-    """All allocators in Markdown, with links to their cards."""
     rows = ["| allocator | idea | what it wastes | who uses it |", "|---|---|---|---|"]
     for family, names in families().items():
         rows.append(f"| **{family}** | *{FAMILIES[family]}* | | |")

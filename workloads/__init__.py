@@ -1,13 +1,13 @@
-"""Which requests arrive, when, how long, and with what shared text: a trace becomes a Workload.
+"""Which requests arrive, when, how long they are, and what text they share: a trace becomes a Workload.
 
     trace --loader--> Lengths --part, take--> n rows ---------+
     seed ---spawn---> one stream per choice                   +--> Workload
     its own arrivals, a process, or clients -----> when ------+
     texts, shared prefixes, samples -------------> content ---+
 
-Each drawn quantity has its own random stream, so the lengths do not depend on the rate, and no choice affects
-unrelated ones; twice the rate gives the same arrivals in half the time. Adding a trace takes one file and one
-line here.
+Each random quantity has its own stream, so the lengths do not depend on the rate, and no choice affects
+unrelated ones; twice the rate gives the same arrivals in half the time. A new trace takes a file and a line
+here.
 """
 
 import os
@@ -41,14 +41,14 @@ TRACES: dict[str, str] = {
 """Name of a trace -> `module:function` that returns its Lengths; imported on demand."""
 
 FILE_ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
-"""A name with such an ending is a file, even if it does not exist; an existing file may have any name."""
+"""A name with such an ending means a file, even if missing; an existing file may have any name."""
 
 USUAL_PROMPTS = 1000
-"""Default rows of a built-in trace in a run."""
+"""Default number of requests from a built-in trace."""
 
 
 class Streams(NamedTuple):
-    """One stream of random numbers per drawn quantity; a new one goes to the end."""
+    """One random stream per drawn quantity; append new ones at the end."""
 
     rows: np.random.Generator
     arrivals: np.random.Generator
@@ -66,7 +66,7 @@ class Streams(NamedTuple):
 
 
 def trace_names() -> list[str]:
-    """The built-in traces, in the order of the table."""
+    """The built-in traces, in table order."""
     return list(TRACES)
 
 
@@ -77,17 +77,17 @@ def load(
     turns: str = "first",
     columns: str | None = None,
 ) -> Lengths:
-    """All requests of a trace: built-in, public and fetched, a file, or the user's `package.module:Class`.
+    """All requests of a trace: built-in, fetched, a file, or the user's `package.module:Class`.
 
     Parameters
     ----------
     trace : str
-        A file may be in any of the formats of workloads/formats.py. The user's own is anything that returns
-        Lengths when called without arguments.
+        Files may have any format of workloads/formats.py. The user's class is anything that returns Lengths
+        when called without arguments.
     count, turns
-        How many tokens a text has, and which turns of a conversation to take, for files that hold texts.
+        For files that hold texts: counts the tokens of a text, and selects turns of conversations.
     columns : str or None
-        Field names in a file of the user's own, as in `prompt_tokens=isl`, see workloads/columns.py.
+        Field names in a user's file, as in `prompt_tokens=isl`, see workloads/columns.py.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def build(trace: str | Lengths, **choices: Any) -> Workload:  # noqa: ANN401 - t
     trace : str or Lengths
         One of `trace_names()`, a file, or a result of `load`.
     **choices
-        The other fields of `Traffic`, which documents them; `num_prompts` None is the whole trace.
+        Other fields of `Traffic`, which documents them; `num_prompts` None takes the whole trace.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def build(trace: str | Lengths, **choices: Any) -> Workload:  # noqa: ANN401 - t
 
 
 def usual(lengths: Lengths, traffic: Traffic) -> dict[str, int | float | str | None]:
-    """The defaults for what the traffic leaves open; `lengths` are its trace's."""
+    """Defaults for options that the traffic leaves open; `lengths` are its trace's."""
     when = When.of(traffic)
     part = bool(traffic.start) or traffic.duration is not None or when.others is not None
     rows = USUAL_PROMPTS if traffic.trace in TRACES else len(lengths)
@@ -216,7 +216,7 @@ def _rows(whole: Lengths, asked: Traffic, when: When, streams: Streams) -> Lengt
 
 
 def _check_shuffled(lengths: Lengths, closed_sessions: bool) -> None:
-    """Raise KvsimError if the order of the rows matters, or if it means nothing."""
+    """Raise KvsimError if shuffling would break the order of the rows, or have no effect."""
     whose = f"for trace {lengths.name}"
     if closed_sessions:
         raise KvsimError("shuffle must be left out with closed_sessions, whose turns have an order, got True")
@@ -227,7 +227,7 @@ def _check_shuffled(lengths: Lengths, closed_sessions: bool) -> None:
 
 
 def _at_times_of(lengths: Lengths, other: Lengths, rng: np.random.Generator, shuffle: bool) -> Lengths:
-    """As many requests as the other trace has, at that trace's arrivals."""
+    """As many requests as the other trace has, at its arrival times."""
     if other.arrival_s is None:
         raise KvsimError(f"arrivals must be those of a trace that has some, got trace {other.name}")
     rows = take(replace(lengths, arrival_s=None), len(other), rng, shuffle)
@@ -238,7 +238,7 @@ def _at_times_of(lengths: Lengths, other: Lengths, rng: np.random.Generator, shu
 def _with_lengths(
     lengths: Lengths, input_len: str | None, output_len: str | None, streams: Streams
 ) -> Lengths:
-    """The requests, with lengths drawn where requested."""
+    """The requests, with lengths drawn from distributions where requested."""
     for option, column, text, rng in (
         ("input_len", "prompt_tokens", input_len, streams.input_len),
         ("output_len", "output_tokens", output_len, streams.output_len),

@@ -1,12 +1,12 @@
-"""Synthetic sessions of coding agents: a stand-in for cc-traces that works offline.
+"""Synthetic sessions of coding agents: an offline stand-in for cc-traces.
 
     session    system prompt + tools, the same for all    16,000 tokens
     request    the whole context so far, some new tokens (a tool's result, a question), a short answer
     subagent   occasionally: its own context, behind the same system prompt; the parent waits for it
 
-Fitted by eye to published data on cc-traces: prompts of 43,000, 110,000 and 300,000 tokens at p10, p50 and
+Fitted by hand to published data on cc-traces: prompts of 43,000, 110,000 and 300,000 tokens at p10, p50 and
 p90, answers of 103, 218 and 937, and hits of about 96 % within a session. Real sessions also rewrite their
-contexts, and share more than the system prompt: neither is modelled. Always the same 40 sessions.
+contexts and share more than the system prompt; neither is modelled. There are always the same 40 sessions.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ SEED = 2026
 SESSIONS = 40
 SYSTEM_TOKENS = 16_000
 START = 24_000, 0.8, 0.8
-"""Median, and sigmas below and above it, of the initial tokens of a session or subagent: lognormal."""
+"""Median, and sigmas below and above it, of a session's or subagent's initial tokens (lognormal)."""
 SUB_START = 20_000, 0.7, 0.7
 ANSWER = 218, 0.58, 1.14
 NEW = 1_500, 1.2, 1.2
@@ -44,12 +44,12 @@ class _Drawn:
         self.streams = SYSTEM + 1
 
     def some(self, of: tuple[float, float, float]) -> int:
-        """A whole number of at least 1, from a two-sided lognormal."""
+        """An integer of at least 1, from a two-sided lognormal."""
         chance = float(self.rng.standard_normal())
         return max(round(of[0] * float(np.exp(of[1 if chance < 0 else 2] * chance))), 1)
 
     def agent(self, session: str, agent: str, begun_s: float, after: int) -> tuple[int, float]:
-        """Draw the requests of a session or a subagent; returns its last one, and when that is answered."""
+        """Draw the requests of a session or subagent; returns the last request and when it is answered."""
         stream, self.streams = self.streams, self.streams + 1
         told = self.some(SUB_START if agent else START)
         now, before = begun_s, after

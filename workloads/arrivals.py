@@ -3,16 +3,16 @@
     shape = burstiness    scale = 1 / (request_rate * burstiness)
 
 The mean gap is 1 / request_rate, its coefficient of variation 1 / sqrt(burstiness): 1 is a Poisson process,
-less is burstier, more is more regular. The first request arrives after the first gap. The gaps are left as
-drawn; newer versions of vLLM stretch them to end at exactly n / request_rate.
+less is burstier, more is more regular. The first request arrives after the first gap. The gaps are not
+rescaled; newer versions of vLLM stretch them to end at exactly n / request_rate.
 
-If the rate changes, time runs faster or slower for the same process: a request arrives when as many are
-expected as without the change, so the mean over whole cycles remains request_rate.
+A changing rate speeds up or slows down the same process: a request arrives when the expected number of
+arrivals is the same as at the constant rate, so the mean over whole cycles remains request_rate.
 
     onoff:ON_S:OFF_S               request_rate * (ON_S + OFF_S) / ON_S for ON_S seconds, none for OFF_S
     diurnal:PERIOD_S:PEAK_TO_MEAN  request_rate * (1 - (PEAK_TO_MEAN - 1) * cos(2 pi t / PERIOD_S))
 
-The first cycle begins with a burst, or at the quietest hour.
+The first cycle begins with a burst, or at the lowest rate.
 """
 
 import math
@@ -31,10 +31,10 @@ PROCESSES = {"poisson": "", "gamma": "", "onoff": "ON_S:OFF_S", "diurnal": "PERI
 """Name of a process -> its parameters; all but `poisson` take a burstiness."""
 
 LEAST_S = 0.001
-"""Shortest burst or period: shorter ones do not change the rate."""
+"""Shortest burst or period in seconds; the rate may not change faster."""
 
 HALVINGS = 50
-"""Bisection steps to find when a changing rate has let a given number arrive."""
+"""Bisection steps to invert the expected number of arrivals under a changing rate."""
 
 
 def arrival_times_ps(
@@ -51,7 +51,7 @@ def arrival_times_ps(
     burstiness : float
         Shape of the gamma distribution; no effect at an infinite rate.
     rng : numpy Generator
-        The only randomness: the same state gives the same gaps, in units of the mean gap, at any rate.
+        The same state gives the same gaps, in units of the mean gap, at any rate.
     process : str
         One of `PROCESSES` with its parameters; `poisson` needs a burstiness of 1.
 
@@ -90,7 +90,7 @@ def arrival_times_ps(
 
 
 def _checked(process: str) -> tuple[str, list[float]]:
-    """A process and its parameters."""
+    """Parse and check a process and its parameters."""
     name, numbers = chosen("arrivals", process, PROCESSES)
     if name == "onoff" and not (numbers[0] >= LEAST_S and numbers[1] >= 0):
         must = f"an ON_S of at least {LEAST_S} and an OFF_S of at least 0"
@@ -102,13 +102,13 @@ def _checked(process: str) -> tuple[str, list[float]]:
 
 
 def _in_bursts(times_s: FloatColumn, on_s: float, off_s: float) -> FloatColumn:
-    """The same arrivals with pauses: only burst seconds count."""
+    """Insert pauses into arrivals: only seconds within bursts count."""
     busy_s = times_s * (on_s / (on_s + off_s))
     return busy_s + np.floor(busy_s / on_s) * off_s
 
 
 def _by_the_hour(times_s: FloatColumn, period_s: float, peak_to_mean: float) -> FloatColumn:
-    """The same arrivals at times x such that x - a sin(x) is the old time, a whole cycle being 2 pi."""
+    """Move each arrival t to the x with x - a sin(x) = t, where a cycle is 2 pi."""
     cycles = np.floor(times_s / period_s)
     part = times_s / period_s - cycles
     low, high = np.zeros_like(part), np.ones_like(part)

@@ -1,11 +1,11 @@
-"""Azure's LLM inference traces of 2023, 2024 and 2025: arrival, tokens of the prompt, tokens of the answer.
+"""Azure's LLM inference traces of 2023, 2024 and 2025: arrival, prompt tokens, answer tokens.
 
     TIMESTAMP,ContextTokens,GeneratedTokens
     2023-11-16 18:15:46.6805900,374,44               2023: seven digits
     2024-05-12 00:00:00.001163+00:00,1452,3          2024: a time zone; the fraction may be absent
     TIMESTAMP,NumImages,ContextTokens,GeneratedTokens                 2025, multimodal: one more column
 
-Arrivals count from the earliest row. The traces do not say what prompts share.
+Arrivals are relative to the earliest row. The traces do not say what prompts share.
 """
 
 import numpy as np

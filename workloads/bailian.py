@@ -1,11 +1,11 @@
-"""Qwen's traces of Alibaba Bailian: an object per line, with the ids of the prompt's blocks of 16 tokens.
+"""Qwen's traces of Alibaba Bailian: a JSON object per line, with the ids of the prompt's 16-token blocks.
 
     {"chat_id": 159, "parent_chat_id": 55, "timestamp": 61.114, "input_length": 521, "output_length": 132,
      "type": "text", "turn": 2, "hash_ids": [1089, 1090, 1091, 6326, ..., 13148]}
 
-Timestamps are seconds from the start. A session is the requests that lead back to the same first request
-through `parent_chat_id` (-1 for none); its label is that request's `chat_id`, or the oldest that the file
-names. The ids say what a turn repeats of earlier ones.
+Timestamps are seconds from the start. A session consists of the requests that lead back to the same first
+request through `parent_chat_id` (-1 for none). Its label is that request's `chat_id`, or that of the oldest
+known ancestor. Block ids show what a turn repeats.
 """
 
 import numpy as np
@@ -54,7 +54,7 @@ def _sessions(timestamp: FloatColumn, chat: FloatColumn, parent: FloatColumn) ->
 
 
 def _label(values: FloatColumn) -> np.ndarray:
-    """Whole numbers, None if missing."""
+    """Integers, None if missing."""
     if not np.isnan(values).any():
         return values.astype(np.int64)
     found = values.astype(object)

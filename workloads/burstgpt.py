@@ -1,10 +1,10 @@
-"""BurstGPT, versions 1 and 2: months of calls to ChatGPT and GPT-4 of one campus, in whole seconds.
+"""BurstGPT, versions 1 and 2: months of calls to ChatGPT and GPT-4 from one campus, in whole seconds.
 
     Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type                                 v1
     Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type         v2
 
-A response of 0 tokens is a failed call. Arrivals count from the earliest row, as files start at any time
-(v2 at 19440110.0). The session is ignored: nothing says how much of it a prompt repeats.
+A response of 0 tokens is a failed call. Arrivals are relative to the earliest row, as files start at any time
+(v2 at 19440110.0). Sessions are ignored, since the files do not say how much of them a prompt repeats.
 """
 
 from kvsim.workloads.delimited import read_csv
@@ -13,7 +13,7 @@ from kvsim.workloads.usable import from_first, requests
 
 
 def load_burstgpt(path: str) -> Lengths:
-    """The calls that did not fail, in order of arrival.
+    """The successful calls, in order of arrival.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""Public traces by name: where each comes from, fetched once into the platform's cache.
+"""Public traces by name, with their sources; each is downloaded once into the platform's cache.
 
     sim traces fetch azure2023-conv    download, check if a checksum is known, keep
     --trace azure2023-conv             the kept file; if missing, an error says how to get it
 
-A file put there by hand, under its own name, works too. Nothing is downloaded unless requested.
+A file copied there under its own name works too. Nothing is downloaded unless requested.
 """
 
 import gzip
@@ -42,24 +42,24 @@ class Entry:
 
     @property
     def path(self) -> Path:
-        """Where its file is, or would be, kept."""
+        """Where its file is kept, or would be."""
         return directory() / self.url.rpartition("/")[2].removesuffix(".gz")
 
     @property
     def here(self) -> bool:
-        """Whether its file is kept."""
+        """Whether its file is there."""
         return self.path.is_file()
 
 
 @cache
 def entries() -> dict[str, Entry]:
-    """All entries by name, in list order."""
+    """All entries by name, in table order."""
     text = resources.files("kvsim.workloads.data").joinpath("catalogue.toml").read_text(encoding="utf-8")
     return {name: Entry(name, **found) for name, found in tomllib.loads(text).items()}
 
 
 def directory() -> Path:
-    """Where this platform keeps re-fetchable files."""
+    """This platform's directory for files that can be downloaded again."""
     import pooch  # type: ignore[import-untyped]
 
     return Path(pooch.os_cache("kvsim")) / "traces"
@@ -81,7 +81,7 @@ def kept(name: str) -> str:
 
 @dataclass
 class Bytes:
-    """Progress of a download, with the interface of tqdm."""
+    """Counts downloaded bytes, with the interface of tqdm."""
 
     total: int = 0
     done: int = 0
@@ -91,11 +91,11 @@ class Bytes:
         self.done += more
 
     def reset(self) -> None:
-        """Reset when the download starts, or when it is complete."""
+        """Called when the download starts and when it is complete."""
         self.done = 0
 
     def close(self) -> None:
-        """Do nothing."""
+        """Called at the end; does nothing."""
 
 
 def fetch(name: str, arrived: Bytes | None = None) -> tuple[Entry, str]:
@@ -125,7 +125,7 @@ def fetch(name: str, arrived: Bytes | None = None) -> tuple[Entry, str]:
             )
             if entry.url.endswith(".gz"):
                 _unpack(entry.path)
-        except (OSError, ValueError) as error:  # requests raises OSErrors, a wrong checksum is a ValueError
+        except (OSError, ValueError) as error:  # requests raises OSErrors; a wrong checksum is a ValueError
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise KvsimError(f"trace {name} cannot be fetched ({why[:160]}): {_by_hand(entry)}") from error
     found = _sha256(entry.path)

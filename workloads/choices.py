@@ -1,4 +1,4 @@
-"""Choices written as a name and numbers, as in `uniform:100:2000`."""
+"""Parse choices written as a name and numbers, as in `uniform:100:2000`."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -14,14 +14,14 @@ def chosen(option: str, text: str, forms: Mapping[str, str]) -> tuple[str, list[
     option : str
         Name of the option, for errors.
     text : str
-        What the user wrote; a number alone is `fixed:NUMBER`, if there is such a form.
+        The user's text; a number alone means `fixed:NUMBER` if that form exists.
     forms : mapping of str to str
-        Name of each choice -> its numbers, as in `LOW:HIGH`; an empty text if it has none.
+        Name of each choice -> its numbers, as in `LOW:HIGH`, or "".
 
     Raises
     ------
     KvsimError
-        An unknown name, or not exactly as many finite numbers as it takes.
+        An unknown name, or the wrong number of finite numbers.
     """
     name, *values = text.split(":")
     if "fixed" in forms and not values and name not in forms:
@@ -37,7 +37,7 @@ def chosen(option: str, text: str, forms: Mapping[str, str]) -> tuple[str, list[
 
 
 def whole(option: str, text: str, what: str, value: float, *, least: int, most: int) -> int:
-    """A count among a choice's numbers; `what` is its name there, as in `LOW`."""
+    """Check an integer among a choice's numbers; `what` is its name there, as in `LOW`."""
     if value != int(value) or not least <= value <= most:
         must = f"a whole number from {least} to {most:,}"
         raise KvsimError(f"{option} must have {must} as {what}, got {text!r}")

@@ -1,13 +1,13 @@
-"""Clients by shares: the client of each request, and each client's goals.
+"""Clients by shares: the client of each request, and the goals of each client.
 
-    A:0.8:ttft=1,B:0.2:deadline=30     four of five are A's, first tokens due in a second; the rest are B's
+    A:0.8:ttft=1,B:0.2:deadline=30     80 % are A's, first tokens due in a second; the rest are B's
     A:0.5,B:0.5:burst=20               B's come twenty in a row
     A:0.5:rate=2,B:0.5                 A's come at random, two per second; B's keep their arrival times
 
-Each client may set `ttft`, `tpot` and `deadline` in seconds, `priority`, `burst` (this many requests in a row
-are its own) and `rate` (its requests are a Poisson process of this many per second from the start, whatever
-those of others do). Shares are of requests, and need not add up to 1. They replace what the trace says. In
-sweeps, where commas separate values, `+` separates clients.
+Each client may set `ttft`, `tpot` and `deadline` in seconds, `priority`, `burst` (its requests come so many
+in a row) and `rate` (its requests are a separate Poisson process of this many per second). Shares are of
+requests, and need not sum to 1. All this replaces what the trace says. In sweeps, where commas separate
+values, `+` separates clients.
 """
 
 from dataclasses import replace
@@ -45,7 +45,7 @@ def with_clients(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengt
     text : str
         The mix.
     rng : numpy Generator
-        Draws the client of each.
+        Draws each request's client.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def with_clients(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengt
 def paced(
     lengths: Lengths, arrivals: Arrivals, text: str | None, rng: np.random.Generator
 ) -> tuple[Lengths, Arrivals]:
-    """Move requests of clients with rates to their own times; returns all in order of arrival."""
+    """Move requests of clients with rates to their own arrival times; returns all in order of arrival."""
     rates = {client.name: client.rate for client in _clients(text) if client.rate} if text else {}
     if not rates:
         return lengths, arrivals

@@ -5,8 +5,8 @@
     --closed-sessions    session    |turn 0...answer| think |turn 1......answer| think |turn 2
 
 The first free client takes the next request of the trace; arrivals are ignored. In closed sessions each turn
-follows the answer to the previous one, and only first turns have an arrival: faster servers then get later
-turns sooner, as from real users. Turns follow in the order of the trace's rows.
+follows the answer to the previous one, and only first turns have an arrival, so faster servers get later
+turns sooner, as from real users. Turns are in the order of the trace's rows.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ THINK_TIMES = {"fixed": "S", "exponential": "MEAN_S"}
 
 USUAL_THINK_TIME = "fixed:0"
 TOLD = "trace"
-"""The think time that selects the trace's own delays."""
+"""The think time that means the trace's own delays."""
 MOST_CLIENTS = 1_000_000
 
 
 def think_times_ps(text: str, n: int, rng: np.random.Generator) -> Int64Column:
-    """Time from an answer to the request that waited for it, for n requests.
+    """For n requests, the time from the answer that each waits for to its own arrival.
 
     Raises
     ------
@@ -43,12 +43,12 @@ def think_times_ps(text: str, n: int, rng: np.random.Generator) -> Int64Column:
 
 
 def closed_loop(clients: int, think_time: str | None, n: int, rng: np.random.Generator) -> Clients:
-    """A number of clients for n requests.
+    """A closed loop of `clients` clients for n requests.
 
     Raises
     ------
     KvsimError
-        No client, or an invalid think time.
+        Fewer than one client, or an invalid think time.
     """
     if not 1 <= clients <= MOST_CLIENTS:
         raise KvsimError(f"clients must be from 1 to {MOST_CLIENTS:,}, got {clients}")
@@ -56,7 +56,7 @@ def closed_loop(clients: int, think_time: str | None, n: int, rng: np.random.Gen
 
 
 def closed_sessions(lengths: Lengths, think_time: str | None, rng: np.random.Generator) -> Chain:
-    """Each turn after the previous one, or after the call and the delay that the trace gives.
+    """Each turn waits for the previous one, or for the call and the delay given in the trace.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def closed_sessions(lengths: Lengths, think_time: str | None, rng: np.random.Gen
 
 
 def _calls_before(lengths: Lengths) -> Int64Column:
-    """For each row, the row of the call it waits for; -1 if there is none, or none before it."""
+    """For each row, the row of the call it waits for; -1 if it waits for none."""
     rows = {call: row for row, call in enumerate(lengths.labels["call"].tolist())}
     after = [rows.get(call, -1) for call in lengths.labels["after"].tolist()]
     return np.array([other if other < row else -1 for row, other in enumerate(after)], dtype=np.int64)
@@ -92,7 +92,7 @@ def _turns_before(sessions: Sequence[object]) -> Int64Column:
 
 
 def in_words(waits: Chain | Clients, think_time: str | None, told: bool = False) -> str:
-    """A note on which requests wait for what; `told`: the trace gives the delays."""
+    """A note on which requests wait for which; `told`: the trace gives the delays."""
     if told:
         return (
             "Closed sessions: a request is sent after the answer that it waits for and the trace's own delay."

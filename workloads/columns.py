@@ -1,14 +1,14 @@
-"""Names of a trace's fields: kvsim's own, others' usual ones, or as --columns says.
+"""The names of a trace's fields: kvsim's own, usual ones of other tools, or those in --columns.
 
     arrival_s        timestamp, arrived_at, arrival_time, ...     in seconds, or the unit the name ends with:
                                                                    timestamp_ms, arrival_us, ts_ns
     prompt_tokens    prompt_len, input_length, input_tokens, isl, ...
     output_tokens    output_len, completion_tokens, osl, ...
 
-Case and separators do not matter: `Input Length` is `input_length`. A field's own name takes precedence over
-usual ones, and --columns over all. Other fields are not read, and a note names them; but a name one letter
-off a missing field is a typo, and an error. Only these three have usual names: a `session_id` does not imply
-that prompts repeat the conversation, which is what `session` means here.
+Case and separators do not matter: `Input Length` is `input_length`. --columns takes precedence over kvsim's
+own names, and these over usual ones. Other fields are ignored, with a note; but a name one letter off a
+missing field is reported as a typo. Only these three fields have usual names: a `session_id`, say, does not
+imply that prompts repeat the conversation, as `session` does here.
 """
 
 import re
@@ -52,7 +52,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
         *("num_decode_tokens", "decode_tokens", "generated_tokens", "response_tokens", "response_length"),
     ),
 }
-"""Others' names for these fields."""
+"""Other tools' names for these fields."""
 
 UNITS: dict[str, int] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
@@ -60,11 +60,11 @@ UNITS: dict[str, int] = {
     **dict.fromkeys(("us", "usec", "micros", "microsecond", "microseconds"), 10**6),
     **dict.fromkeys(("ns", "nsec", "nanos", "nanosecond", "nanoseconds"), 10**9),
 }
-"""Suffix of an arrival's name -> units per second."""
+"""Suffix of an arrival field's name -> units per second."""
 
 UNIT_NAMES = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}
 OURS = (*FIELDS, "arrival_ms", "arrival_us", "arrival_ns")
-"""Names allowed on the left in --columns."""
+"""Names allowed on the left-hand side in --columns."""
 
 SHORTEST_SLIP = 4
 MOST_NAMED = 8
@@ -78,7 +78,7 @@ class Column(NamedTuple):
     field : str
         One of FIELDS.
     per_second : int or None
-        For an arrival, its units per second; None if its name does not say.
+        For arrivals, units per second; None if the name does not say.
     """
 
     field: str
@@ -86,13 +86,13 @@ class Column(NamedTuple):
 
 
 class Named(NamedTuple):
-    """The columns of a file that are read, by name there, and the names of the others."""
+    """The columns to read, by their names in the file, and the names of the others."""
 
     columns: dict[str, Column]
     rest: list[str]
 
     def notes(self, dates: bool) -> list[str]:
-        """Notes on what was read under another name or in another unit, and what was not read.
+        """Notes on columns that were read under another name or unit, and on columns that were not read.
 
         `dates`: arrivals are dates, which have no unit.
         """
@@ -109,12 +109,12 @@ class Named(NamedTuple):
 
 
 def parse_columns(text: str) -> dict[str, Column]:
-    """Parse `prompt_tokens=isl,arrival_ms=ts` into their names -> columns.
+    """Parse `prompt_tokens=isl,arrival_ms=ts` into names in the file -> columns.
 
     Raises
     ------
     KvsimError
-        Another form, a name on the left that is not a field, or a duplicate name.
+        Wrong syntax, a name on the left that is not a field, or a duplicate name.
     """
     found: dict[str, Column] = {}
     for pair in text.split(","):
@@ -137,7 +137,7 @@ def parse_columns(text: str) -> dict[str, Column]:
 
 
 def column_of(name: str, chosen: Mapping[str, Column]) -> Column | None:
-    """What a column of that name may be; None if it is not read."""
+    """The meaning of a column of that name; None if it is not read."""
     if name in chosen:
         return chosen[name]
     if name in FIELDS:
@@ -183,7 +183,7 @@ def named(where: str, names: Mapping[str, str], chosen: Mapping[str, Column]) ->
 
 
 def _chosen_for(where: str, field: str, names: Iterable[str], chosen: Mapping[str, Column]) -> str | None:
-    """The column read as a field: the user's choice, else its own name, else a usual one."""
+    """The column to read as a field: the user's choice, else its own name, else a usual name."""
     given = [name for name, column in chosen.items() if column.field == field]
     if given:
         return given[0]
@@ -208,7 +208,7 @@ def _refuse_without(where: str, field: str, names: Iterable[str]) -> None:
 
 
 def _refuse_slips(names: Mapping[str, str], rest: Iterable[str], there: set[str]) -> None:
-    """Raise for a name that is almost that of a missing field."""
+    """Raise for a name that is almost the name of a missing field."""
     for name in rest:
         for plain, (field, meant) in _KNOWN.items():
             if field not in there and one_letter_off(_plain(name), plain):
@@ -225,7 +225,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def printable(name: str) -> str:
-    """A name for errors and notes: short, on one line, of whole characters."""
+    """A name for errors and notes: short, printable and on one line."""
     return shown(name)[1:-1]
 
 
@@ -241,7 +241,6 @@ def one_letter_off(name: str, other: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A name without its case and separators."""
     return re.sub(r"[\W_]+", "", name).lower()
 
 

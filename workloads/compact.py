@@ -1,11 +1,11 @@
-"""Parquet tables with hash ids, or with one row per conversation turn: compact versions of others' traces.
+"""Parquet tables with hash ids, or with a row per conversation turn: compact versions of public traces.
 
     arrival_s    prompt_tokens    output_tokens    hash_ids                        blocks of 512 tokens
     arrival_s    prompt_tokens    output_tokens    conversation_id, turn           new tokens of each turn
 
-The first are Mooncake's ids; `block_size_tokens` in the file's metadata gives another block size. In the
-second, `prompt_tokens` is what a turn adds; its prompt is the whole conversation so far. If all arrivals are
-null, the trace has none; `client` is kept. Tables with neither column are in kvsim's own format.
+The ids are as in Mooncake's traces; `block_size_tokens` in the file's metadata may set another block size. In
+the second form `prompt_tokens` is what a turn adds; its prompt is the whole conversation so far. If all
+arrivals are null, the trace has none; `client` is kept. Tables with neither column are in kvsim's own format.
 """
 
 from typing import TYPE_CHECKING
@@ -81,14 +81,14 @@ def _numbers(path: str, table: "pa.Table", name: str, whole: bool) -> FloatColum
 
 
 def _names(path: str, table: "pa.Table", name: str) -> tuple[Int64Column, np.ndarray]:
-    """A number per distinct name, and the names; each row without a name is distinct."""
+    """Integer codes for the names, and the names; each row without a name is distinct."""
     from pyarrow import types as kind
 
     column = table[name]
     if not (kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_integer(column.type)):
         raise KvsimError(f"trace {path}: column {name} must be texts or whole numbers, got {column.type}")
     encoded = column.combine_chunks().dictionary_encode()
-    if hasattr(encoded, "chunks"):  # as returned by older releases
+    if hasattr(encoded, "chunks"):  # older releases return chunks
         encoded = encoded.combine_chunks()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     names = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
@@ -98,7 +98,6 @@ def _names(path: str, table: "pa.Table", name: str) -> tuple[Int64Column, np.nda
 
 
 def _blocks(path: str, file: "pa.parquet.ParquetFile", prompt: FloatColumn) -> BlockTexts:
-    """The texts that the ids represent."""
     from pyarrow import types as kind
 
     metadata = file.schema_arrow.metadata or {}

@@ -4,8 +4,8 @@
             40        90            40    (the conversation's stream, 0 .. 130)
             25        60           155    (the conversation's stream, 0 .. 215)
 
-So a later turn begins with the prompt and answer of the previous turn, which a prefix cache may hold.
-Ignored: tokens added by a chat template, and assistants that drop the beginning.
+A later turn begins with the prompt and answer of the previous turn, which a prefix cache may hold. Tokens
+added by chat templates, and assistants that drop the beginning, are ignored.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def whole_prompts(
     new_tokens, output_tokens : float64 arrays, shape (n,)
         Tokens of each turn alone; NaN if unknown, which counts as 0 in later prompts.
     turn : float64 array, shape (n,), or None
-        The order within a conversation; None, or equal turns: the order of the rows.
+        The order within a conversation; rows are in order if it is None or equal.
 
     Returns
     -------

@@ -1,17 +1,17 @@
-"""Converts any readable trace to kvsim's own format: JSON lines or parquet, by the file's ending.
+"""Convert any readable trace to kvsim's own format: JSON lines or parquet, by the file's ending.
 
     CSV formats          in parts: memory does not grow with the file (27 million rows of Azure)
     kvsim's own          field by field, unchanged
-    all others           read whole, since prompts may share with any other
+    all others           read whole, since any two prompts may share text
 
-Text shared by prompts becomes segments. A native segment is the start of its stream, so a run that begins in
-the middle of a stream is cut wherever any run of that stream begins:
+Text that prompts share becomes segments. A native segment is the start of its stream, so a run is cut
+wherever any run of its stream begins:
 
     runs        (s, 0, 1100)   (s, 512, 300)
     segments    s:0 512, s:512 588     |     s:512 300
 
-A session whose prompts hold the whole conversation is written as `session` alone. Rows read in parts keep the
-order of the source; the loader of the native format sorts them as any others.
+A session whose prompts hold the whole conversation is written as just `session`. Rows read in parts keep the
+order of the source; the native loader sorts them.
 """
 
 import json
@@ -39,11 +39,11 @@ from kvsim.workloads.usable import FloatColumn, unusable
 ROWS_AT_ONCE = 1 << 16
 
 Columns = dict[str, list[Any]]
-"""Some rows: plain values by field, None if a row has none."""
+"""A batch of rows: plain values by field, None if a row has none."""
 
 
 class _Delimited(NamedTuple):
-    """The columns of a CSV format, and the meaning of a row without output."""
+    """The columns of a CSV format, and what a row without output means."""
 
     arrival: str
     kind: str
@@ -91,15 +91,15 @@ def convert(
     trace : str
         A name or a file, as for `load`.
     out : str
-        Ends with .jsonl or .parquet; appears whole or not at all.
+        Ends with .jsonl or .parquet; it is written atomically.
     force : bool
         Replace an existing file.
     columns : str or None
-        Field names in a file of the user's own, see `load`.
+        Field names in a user's file, see `load`.
     lengths : function, or None
-        Reads the trace, if that needs more than its name, such as a tokenizer.
+        Reads the trace if its name is not enough, for example with a tokenizer.
     done : function
-        Called from time to time with the rows written and their total; a total of 0 is unknown.
+        Called repeatedly with the rows written and their total, 0 if unknown.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def convert(
 def _batches(
     trace: str, whole: Callable[[], Lengths], notes: list[str], columns: str | None
 ) -> tuple[int, Iterator[Columns]]:
-    """The maximum number of rows, 0 if unknown, and the rows; `notes` are complete after the last."""
+    """The maximum number of rows, 0 if unknown, and the rows; `notes` are complete after the last one."""
     form = recognised(trace) if os.path.isfile(trace) else ""
     if form.startswith("kvsim") or (form and columns is not None):
         return 0, _as_they_are(trace, columns, notes)
@@ -151,7 +151,7 @@ def _batches(
 def _usable(
     parts: Iterator[dict[str, FloatColumn]], columns: _Delimited, first: float, notes: list[str]
 ) -> Iterator[Columns]:
-    """The rows that a loader would use; those it would leave out are counted."""
+    """The rows that a loader would use; the others are counted."""
     left_out: Counter[str] = Counter()
     for part in parts:
         prompt, output = part[columns.prompt], part[columns.output]
@@ -172,7 +172,7 @@ def _usable(
 
 
 def _as_they_are(trace: str, columns: str | None, notes: list[str]) -> Iterator[Columns]:
-    """The fields of a native file, first checked by its loader."""
+    """The fields of a native file, once its loader has checked them."""
     load(trace, columns=columns)
     rows = read_own(trace, columns)
     notes += rows.notes
@@ -180,7 +180,6 @@ def _as_they_are(trace: str, columns: str | None, notes: list[str]) -> Iterator[
 
 
 def _of_lengths(lengths: Lengths, notes: list[str]) -> Iterator[Columns]:
-    """The rows of a trace in memory."""
     if lengths.endless:
         raise KvsimError(f"trace {lengths.name} is drawn, not a table: it has no rows to write")
     lengths = within_clock(lengths)
@@ -213,7 +212,7 @@ def _of_lengths(lengths: Lengths, notes: list[str]) -> Iterator[Columns]:
 
 
 def _one_kind(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Names as texts if any is a text, as in the native loader."""
+    """Names as strings if any of them is a string, as in the native loader."""
     if not any(isinstance(value, str) for value in column.tolist()):
         return column
     return np.array([None if value is None else str(value) for value in column.tolist()], dtype=object)
@@ -248,7 +247,7 @@ class _Segments:
                 notes.append(f"{doubles:,} rows {what}.")
 
     def _conversations(self) -> bool:
-        """Whether all texts follow from `session`: a stream each, the whole conversation so far."""
+        """Whether `session` implies all texts: a stream each, with the whole conversation so far."""
         texts, sessions = self._texts, self._sessions
         if not sessions or None in sessions or len(texts.streams) != len(sessions) or texts.firsts.any():
             return False
@@ -258,7 +257,7 @@ class _Segments:
         return len(pairs) == len({name for name, _ in pairs}) == len({stream for _, stream in pairs})
 
     def row(self, row: int) -> list[list[Any]] | None:
-        """The segments of a prompt, which add up to it; None if it is its own, or its session's."""
+        """The segments of a prompt, which sum to its length; None if it is unique or its session's."""
         if self._alone:
             return None
         low, high = int(self._texts.offsets[row]), int(self._texts.offsets[row + 1])
@@ -276,7 +275,7 @@ class _Segments:
         return found or None
 
     def _cut(self, stream: int, first: int, length: int) -> list[list[Any]]:
-        """A run, in pieces that each begin where some run begins."""
+        """Cut a run into pieces wherever some run begins."""
         cuts = self._cuts[stream]
         begin = int(np.searchsorted(cuts, first))
         end = int(np.searchsorted(cuts, first + length))
@@ -328,7 +327,7 @@ def _write_parquet(path: Path, batches: Iterator[Columns], done: Callable[[int],
 
 
 def _with_answers_alike(columns: Columns) -> Columns:
-    """Lists of answers in all rows if any row has one: a column has one type."""
+    """Lists of answers in all rows if any row has one, since a column has one type."""
     answers = columns["output_tokens"]
     if not any(isinstance(value, list) for value in answers):
         return columns
@@ -341,7 +340,6 @@ def _with_answers_alike(columns: Columns) -> Columns:
 
 
 def _kind(pa: Any, name: str, values: list[Any]) -> Any:  # noqa: ANN401 - pyarrow's types
-    """The type of a field's column, by its first rows."""
     if name == "arrival_s":
         return pa.float64()
     if name == "segments":

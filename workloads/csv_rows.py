@@ -1,10 +1,10 @@
-"""A user's CSV file as columns of texts: a row of names, then a row per request.
+"""A user's CSV file as columns of strings: a row of names, then a row per request.
 
     arrival_s,prompt_tokens,output_tokens
     0.5,592,80
 
-The delimiter is comma, semicolon or tab, whichever the first line has most of. The caller chooses columns; of
-the rest only the names are kept. Public formats have their own loaders (workloads/delimited.py).
+The delimiter is the most frequent of comma, semicolon and tab in the first line. The caller chooses columns;
+of the rest only the names are kept. Public formats have their own loaders (workloads/delimited.py).
 """
 
 import csv
@@ -18,7 +18,7 @@ DELIMITERS = ",;\t"
 
 
 def delimiter_of(text: str) -> str | None:
-    """The delimiter of the names in the first line of a text; None if it is not such a line."""
+    """The delimiter of the names in the first line; None if the line is not a row of names."""
     line = text.partition("\n")[0]
     if not line.strip() or line.lstrip()[0] in "[{":
         return None
@@ -34,7 +34,7 @@ def read_cells(
     Raises
     ------
     KvsimError
-        A file that cannot be read, a duplicate wanted column, or a row of another width.
+        A file that cannot be read, a duplicate wanted column, or a row of the wrong width.
     """
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         delimiter = delimiter_of(next(lines_of(path, file), "")) or ","

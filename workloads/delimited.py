@@ -4,8 +4,8 @@
     seconds    numbers                                        19440110.0
     time       date and time, as seconds from the earliest    2023-11-16 18:15:46.6805900, or with +00:00
 
-An empty cell, NaN and the like are NaN. A file that pyarrow refuses is read again, cell by cell; this stops
-at the first error, with its line and column, or succeeds because Python is less strict. Columns that were not
+Empty cells and the like become NaN. A file that pyarrow refuses is read again cell by cell; this reports the
+first error with its line and column, or succeeds because Python is less strict. Columns that were not
 requested are ignored.
 """
 
@@ -41,8 +41,7 @@ def read_csv(path: str, columns: Mapping[str, str]) -> dict[str, FloatColumn]:
     Raises
     ------
     KvsimError
-        A file that cannot be read, a duplicate column, a row of another width, or a cell that is not of its
-        kind.
+        A file that cannot be read, a duplicate column, a row of the wrong width, or a cell of the wrong kind.
     """
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -80,7 +79,7 @@ def has_column(path: str, name: str) -> bool:
 def _well_formed(
     path: str, header: list[str], skip: int, columns: Mapping[str, str], zone: str | None
 ) -> dict[str, FloatColumn] | None:
-    """The columns, if nothing is wrong; times are all in this zone, or all in none."""
+    """The columns, or None if anything is wrong; times must all have this zone, or all none."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
     parts: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in columns}
@@ -103,7 +102,7 @@ def _well_formed(
 def _batches(
     path: str, header: list[str], skip: int, columns: Mapping[str, str], zone: str | None
 ) -> Iterator[dict[str, npt.NDArray[np.generic]]]:
-    """The columns, one part of the file at a time; times are in nanoseconds."""
+    """The columns, one part of the file at a time; times in nanoseconds."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -134,15 +133,14 @@ class Parts(NamedTuple):
 
     rows: int
     least: dict[str, float]
-    """the smallest number in each column of the parts; infinity if there is none"""
+    """The smallest number in each column of the parts; infinity if there is none."""
     parts: Iterator[dict[str, FloatColumn]]
 
 
 def csv_parts(path: str, columns: Mapping[str, str]) -> Parts | None:
-    """The result of `read_csv`, one part at a time; None if the slower reader must report an error.
+    """Like `read_csv`, one part at a time; None if the slower reader must report an error.
 
-    The file is read to its end before the first part is returned: for the earliest time, and to be sure that
-    nothing is wrong with it.
+    The whole file is read before the first part is returned, to find the earliest time and all errors.
     """
     import pyarrow as pa
 
@@ -177,7 +175,7 @@ def csv_parts(path: str, columns: Mapping[str, str]) -> Parts | None:
 def _timed(
     batches: Iterator[dict[str, npt.NDArray[np.generic]]], columns: Mapping[str, str], first: int
 ) -> Iterator[dict[str, FloatColumn]]:
-    """The batches with times in seconds from the earliest."""
+    """The batches, with times in seconds from the earliest."""
     for batch in batches:
         yield {
             name: np.where(values != _NO_TIME, (values - first) / 1e9, math.nan)
@@ -188,7 +186,7 @@ def _timed(
 
 
 def _cell_by_cell(path: str, columns: Mapping[str, str]) -> dict[str, FloatColumn]:
-    """The columns, or the first error."""
+    """Read the columns, raising the first error."""
     found: dict[str, array[Any]] = {
         name: array("q" if kind == "time" else "d") for name, kind in columns.items()
     }
@@ -258,7 +256,7 @@ def nanoseconds(cell: str) -> int:
 
 
 def _seconds(nanoseconds: npt.NDArray[np.generic]) -> FloatColumn:
-    """Seconds from the earliest time; NaN if there is none."""
+    """Seconds since the earliest time; NaN for missing times."""
     values = nanoseconds.astype(np.int64)
     given = values != _NO_TIME
     if not given.any():

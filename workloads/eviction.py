@@ -1,10 +1,10 @@
-"""Hits of prefix caches of many sizes with eviction policies other than LRU, by simulating each size.
+"""Hits of prefix caches with eviction policies other than LRU, by simulating each of many sizes.
 
-    blocks   2,048   4,096   8,192 ...      sizes: halves of what holds everything, down to a thousandth
+    blocks   2,048   4,096   8,192 ...      sizes: the one that holds everything, halved down to a thousandth
     arc      7.1 %  10.3 %  15.4 %          each a separate cache, looked up as in workloads/miss_ratio.py
 
-An informed policy is told the blocks of a request, its arrival, and, if the trace has turns, which turn it
-is: each turn has its own reuse times.
+Informed policies see a request's blocks, its arrival and, if the trace has turns, which turn it is, since
+reuse times vary by turn.
 """
 
 import numpy as np
@@ -14,10 +14,10 @@ from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.miss_ratio import Cut
 
 MOST_LOOKUPS = 300_000
-"""Maximum blocks of a trace when the default block size is chosen for simulating each size."""
+"""Maximum number of blocks in a trace when the default block size for these simulations is chosen."""
 LEAST_BLOCKS, MOST_SIZES = 16, 11
 LAST_TURN = 10
-"""Later turns are of one kind."""
+"""All later turns count as one kind."""
 
 
 def requests(lengths: Lengths, prompts: Cut) -> list[Chain]:
@@ -34,6 +34,6 @@ def requests(lengths: Lengths, prompts: Cut) -> list[Chain]:
 
 
 def capacities(prompts: Cut) -> list[int]:
-    """Sizes on a log axis, in blocks: halves of what holds all blocks."""
+    """Cache sizes in blocks, on a log axis: repeated halves of the size that holds all blocks."""
     sizes = [-(-prompts.blocks >> halved) for halved in range(1, MOST_SIZES + 1)]
     return sorted({size for size in sizes if size >= LEAST_BLOCKS} or {max(1, prompts.blocks)})

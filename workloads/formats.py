@@ -1,13 +1,13 @@
-"""Chooses the loader of a trace file by how the file begins, never by its name.
+"""Choose the loader of a trace file by how the file begins, never by its name.
 
     beginning                        container    names
     PAR1                             parquet      its columns
     { or [{                          JSON         the keys of the first object
     a line of names with commas      CSV          the header
 
-The first entry of the table with that container and whose names are all there wins; a file may have more
-names. Files that match no other format are in kvsim's own, as is every file whose columns the user names.
-Adding a format takes one file and one line here. Loaders count unusable rows by reason, in the notes.
+The first table entry with the file's container, and with names that all occur in the file, wins. Other files,
+and all files whose columns the user names, are in kvsim's own format. To add a format, add one file, and one
+line here. Loaders count unusable rows by reason, in the notes.
 """
 
 import csv
@@ -32,7 +32,7 @@ from kvsim.workloads.rows import BYTE_ORDER_MARK, PARQUET_MAGIC
 
 
 class Format(NamedTuple):
-    """How files of a format begin, and the `module:function` of this package that reads them."""
+    """How files of a format begin, and the `module:function` that reads them."""
 
     container: str
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ FORMATS: dict[str, Format] = {
     "kvsim in parquet": Format("parquet", (), "native:load_native"),
     "kvsim in CSV": Format("CSV", (), "native:load_native"),
 }
-"""Name of a format -> how it is recognised and its loader; the first match wins."""
+"""Name of a format -> how it is recognised, and its loader; the first match wins."""
 
 _NAMES = {name for form in FORMATS.values() if form.container == "JSON" for name in form.names}
 _NAMES |= {name for names in BEGINNINGS for name in names}
@@ -82,7 +82,7 @@ def load_file(
     turns: str = "first",
     columns: str | None = None,
 ) -> Lengths:
-    """The requests of a file in any of the formats, in order of arrival.
+    """The requests of a file in any of these formats, in order of arrival.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def load_file(
     turns : str
         Which turns of a conversation to use in such a format, see `load_sharegpt`.
     columns : str or None
-        The file's names for the fields of kvsim's own format, which it is then in: `prompt_tokens=isl`.
+        Names of kvsim's fields in the file, as in `prompt_tokens=isl`; it is then in kvsim's own format.
 
     Raises
     ------
@@ -110,12 +110,12 @@ def load_file(
 
 
 def load_directory(path: str) -> Lengths:
-    """The requests of a directory: ServeGen's clients, sessions of agents, or a benchmark's result.
+    """The requests in a directory: ServeGen's clients, sessions of agents, or a benchmark's result.
 
     Raises
     ------
     KvsimError
-        A directory of none of these.
+        A directory of another kind.
     """
     names = sorted(os.listdir(path))
     if in_folder(Path(path)) is not None:
@@ -138,7 +138,7 @@ def load_directory(path: str) -> Lengths:
 
 
 def recognised(path: str) -> str:
-    """The name of a file's format; what is not JSON, CSV or parquet counts as `kvsim`.
+    """The name of a file's format; files other than JSON, CSV or parquet count as `kvsim`.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def recognised(path: str) -> str:
 
 
 def _unpacked(head: bytes) -> bytes:
-    """The beginning of gzip-compressed data; empty if damaged."""
+    """The beginning of gzip-compressed data; empty if it is damaged."""
     try:
         return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, LONGEST_HEAD)
     except zlib.error:
@@ -183,7 +183,7 @@ def _beginning(path: str, head: bytes) -> tuple[str, set[str]]:
 
 
 def header_names(line: str) -> list[str]:
-    """The names in the first line of a CSV file with commas; none if it is not such a line."""
+    """The names in the first line of a CSV file with commas; empty if it is not a row of names."""
     try:
         return [name.strip() for name in next(csv.reader([line]), [])]
     except csv.Error:
@@ -193,7 +193,7 @@ def header_names(line: str) -> list[str]:
 def _keys(text: str) -> set[str]:
     """The keys of the first object, or of the part of it that was read.
 
-    An array of objects is inference-perf's or ShareGPT's, whatever its keys: no other format is one.
+    An array of objects is inference-perf's or ShareGPT's, whatever its keys.
     """
     if text.startswith("["):
         first = text[: text.find("}") + 1]
@@ -210,7 +210,7 @@ def _keys(text: str) -> set[str]:
 
 
 def _parquet_columns(path: str) -> set[str]:
-    """The names of the columns; none if the file is damaged, which its loader reports better."""
+    """The names of the columns; empty if the file is damaged, which its loader reports better."""
     try:
         with opened_table(path, path) as file:
             return set(file.schema_arrow.names)

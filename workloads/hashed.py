@@ -1,13 +1,13 @@
-"""Prompts as ids of hashed blocks: equal ids are equal tokens, so ids say what prompts share.
+"""Prompts as ids of hashed blocks: equal ids mean equal tokens, so ids show what prompts share.
 
     ids of 16 tokens      input_length      text
     7 8 9                 40                (stream 0, 7 x 16 .. 7 x 16 + 40)
     7 8 20                48                (stream 0, 7 x 16 .. + 32), (stream 0, 20 x 16 .. + 16)
 
-Block k is at place k x block in one stream. So ids that increase by one form one run, and as the traces
-number blocks by first appearance, a prompt is its shared part plus one run, whatever block size is simulated.
-The last block may be partial. Answers have no ids: they are unique, even if a later prompt repeats them. If
-there are fewer ids than blocks, the rest of the prompt is unique; ids beyond the prompt are ignored.
+Block k is at position k x block in one stream, so ids that increase by one form one run. Since traces number
+blocks by first appearance, a prompt is its shared part plus one run, whatever block size is simulated. The
+last block may be partial. Answers have no ids and are unique, even if a later prompt repeats them. If there
+are fewer ids than blocks, the rest of the prompt is unique; ids beyond the prompt are ignored.
 """
 
 import math
@@ -35,13 +35,13 @@ class BlockTexts:
         self._block = block_tokens
         self._parts: list[tuple[Int64Column, Int64Column, Int64Column]] = []
         self.short = 0
-        """prompts with fewer ids than blocks, but at least one"""
+        """Prompts with fewer ids than blocks, but at least one."""
         self.long = 0
-        """prompts with more ids than blocks"""
+        """Prompts with more ids than blocks."""
 
     @property
     def most_id(self) -> int:
-        """The largest id whose place is a 64-bit number."""
+        """The largest id whose position fits 64 bits."""
         return LARGEST // self._block - 1
 
     def add(self, prompt_tokens: Int64Column, counts: Int64Column, ids: Int64Column) -> None:
@@ -74,7 +74,7 @@ class BlockTexts:
         return Texts(offsets, np.zeros(len(firsts), dtype=np.int64), firsts, lengths)
 
     def notes(self) -> list[str]:
-        """Notes on prompts whose ids do not cover them exactly."""
+        """Notes on prompts that their ids do not cover exactly."""
         found = []
         for count, what in (
             (self.short, "fewer hash ids than blocks; the rest of the prompt counts as its own"),
@@ -96,16 +96,16 @@ class HashRows(NamedTuple):
 def read_hash_rows(
     path: str, numbers: Mapping[str, bool], prompt: str, block_tokens: int, names: Sequence[str] = ()
 ) -> HashRows:
-    """The requested fields of each line; others are ignored.
+    """Read the requested fields of each line; others are ignored.
 
     Parameters
     ----------
     numbers : mapping of str to bool
-        Numeric fields, NaN if missing, and whether they must be whole.
+        Numeric fields, NaN if missing, and whether they must be integers.
     prompt : str
         The numeric field with the prompt length.
     names : sequence of str
-        Fields that are texts or whole numbers, read as texts.
+        Fields that are strings or integers, read as strings.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def read_hash_rows(
 
 
 def _name(path: str, line: int, name: str, value: object) -> str | None:
-    """A name of a row; None if missing."""
+    """Read a name from a row; None if missing."""
     if value is None or type(value) in (str, int):
         return None if value is None else str(value)
     raise KvsimError(
@@ -149,7 +149,7 @@ def _name(path: str, line: int, name: str, value: object) -> str | None:
 
 
 def _number(path: str, line: int, name: str, value: object, whole: bool) -> float:
-    """A number of a row; NaN if missing."""
+    """Read a number from a row; NaN if missing."""
     if value is None:
         return math.nan
     try:

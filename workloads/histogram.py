@@ -2,9 +2,9 @@
 
     bar [from, to, density] --rows in proportion to its area--> whole numbers spread evenly over it
 
-Prompts and answers are drawn independently, as the paper prints each separately; in real chats the two are
+Prompts and answers are drawn independently, as the paper has separate histograms; in real chats they are
 hardly correlated (ShareGPT: -0.02). No copy of Alpaca's own table is available. The table is always the same:
-its size, and the seed of its order, are fixed here.
+its size and seed are fixed.
 """
 
 import json
@@ -16,18 +16,18 @@ from kvsim.sim.workload import Int64Column
 from kvsim.workloads.lengths import Lengths
 
 ROWS = 52_000
-"""About the number of rows of Alpaca itself."""
+"""About as many rows as Alpaca has."""
 
 SEED = 2309_06180
 
 
 def load_alpaca() -> Lengths:
-    """Instructions: short prompts, short answers."""
+    """Instructions, with short prompts and short answers."""
     return _drawn("alpaca", "Alpaca")
 
 
 def load_sharegpt_paper() -> Lengths:
-    """Chats as in the paper: longer answers than in the copy that kvsim ships."""
+    """Chats as in the paper, with longer answers than in the copy that kvsim ships."""
     return _drawn("sharegpt-paper", "ShareGPT")
 
 
@@ -44,7 +44,7 @@ def _drawn(name: str, data_set: str) -> Lengths:
 
 
 def _column(bars: list[list[float]], rng: np.random.Generator) -> Int64Column:
-    """Whole numbers from bars of any width, in random order; a number belongs to the bar it lies in."""
+    """Integers from bars of any width, in random order; each belongs to the bar it lies in."""
     edges = np.array(bars)
     low, high = (np.ceil(edges[:, side] - 1e-3).astype(np.int64) for side in (0, 1))
     area = np.cumsum((edges[:, 1] - edges[:, 0]) * edges[:, 2])

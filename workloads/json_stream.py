@@ -1,9 +1,9 @@
-"""One JSON array, or consecutive objects, read object by object: the file may be larger than memory.
+"""Read a JSON array, or consecutive objects, one object at a time; the file may be larger than memory.
 
     [ {...}, {...}, {...}, {"id": "a", "conv         the last is cut off: three objects, and `cut_off` says so
 
-A window of the text is held: as much as the largest object needs. An object that ends beyond the window is
-retried with twice as much text, so each character is read a few times at most.
+A window of the text is kept, as large as the largest object needs. An object that ends beyond the window is
+retried with twice as much text, so each character is parsed a few times at most.
 """
 
 import codecs
@@ -18,7 +18,7 @@ WINDOW = 1 << 18
 LARGEST_OBJECT = 1 << 24
 _BETWEEN = re.compile(r"[\s,]*")
 _LONGEST_WORD = 16
-"""An error this near the end of the window may be a cut-off word, as `tr` or `\\ud83`."""
+"""An error this near the end of the window may be a truncated word, such as `tr` or `\\ud83`."""
 
 
 class ObjectStream:
@@ -27,7 +27,7 @@ class ObjectStream:
     Attributes
     ----------
     cut_off : bool
-        Whether the file ended within an object, or before the end of its array.
+        Whether the file ended inside an object, or before the end of its array.
     objects : int
         Number of objects read.
     """
@@ -47,7 +47,7 @@ class ObjectStream:
         Raises
         ------
         KvsimError
-            Invalid JSON, for another reason than the end of the file.
+            Invalid JSON, for a reason other than the end of the file.
         """
         array = begun = False
         self._more()
@@ -115,12 +115,12 @@ class ObjectStream:
         return not self._ended
 
     def _move(self, to: int) -> None:
-        """Advance to a place in the window."""
+        """Advance to a position in the window."""
         self._line, self._column = self._place(to)
         self._at = to
 
     def _place(self, to: int) -> tuple[int, int]:
-        """The line and column of a place, from 1."""
+        """The line and column of a position, from 1."""
         lines = self._text.count("\n", self._at, to)
         if not lines:
             return self._line, self._column + to - self._at

@@ -1,11 +1,11 @@
-"""The data of a trace's requests: a table of lengths, and how many rows of it to take.
+"""A table of request lengths from a trace, and how many of its rows to take.
 
     num_prompts    rows taken
     none given     the whole table, in file order
     N <= rows      the first N, in file order
     N >  rows      N rows drawn with replacement: real lengths, but no longer in their real order
 
-Limits of the model are ignored: the engine refuses requests that are too long.
+The model's limits are ignored here: the engine rejects requests that are too long.
 """
 
 from collections.abc import Mapping
@@ -34,15 +34,15 @@ class Lengths:
     arrival_s : float64 array, shape (n,), or None
         The trace's own arrivals, never decreasing; None if it has none.
     samples : Samples or None
-        The answers of requests whose number of answers the trace gives; none for the others.
+        The answers of each request; empty for requests whose number of answers the trace does not give.
     texts : Texts or None
-        Contents of prompts and answers; None if no two can share anything.
+        Contents of prompts and answers; None if nothing can be shared.
     priority : int64 array, shape (n,), or None
     drafts : object array, shape (n,), or None
     labels : mapping of str to arrays of shape (n,)
         As in a Workload.
     endless : bool
-        The rows are not a table but a template for every request: any number can be taken, without a note.
+        The row is a template for every request: any number can be taken, without a note.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Lengths:
         return len(self.prompt_tokens)
 
     def rows(self, chosen: Int64Column) -> "Lengths":
-        """These rows, in this order; a row may occur twice."""
+        """These rows, in this order; rows may repeat."""
         return replace(
             self,
             prompt_tokens=self.prompt_tokens[chosen],
@@ -91,9 +91,9 @@ FIRST_OF, REPEATED = "The first ", "drawn with replacement"
 def take(
     lengths: Lengths, num_prompts: int | None, rng: np.random.Generator, shuffle: bool = False
 ) -> Lengths:
-    """The requested number of rows: the first ones, or (`shuffle`) random ones, each once, in any order.
+    """Take this many rows: the first ones, or with `shuffle` distinct random ones.
 
-    If the table has fewer, and no arrivals, they are drawn with replacement.
+    If the table has fewer rows, and no arrivals, they are drawn with replacement.
     """
     rows = len(lengths)
     if shuffle and not lengths.endless and (num_prompts is None or 1 <= num_prompts <= rows):
@@ -126,7 +126,7 @@ def take(
 
 
 def within_clock(lengths: Lengths) -> Lengths:
-    """The requests whose own arrivals are within the clock's limit; a note counts the others."""
+    """The requests that arrive within the clock's limit; a note counts the others."""
     if lengths.arrival_s is None or lengths.arrival_s[-1] <= LATEST_ARRIVAL_S:
         return lengths
     kept = int(np.searchsorted(lengths.arrival_s, LATEST_ARRIVAL_S, side="right"))

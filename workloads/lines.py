@@ -1,4 +1,4 @@
-"""A trace file and its lines, with size limits: endless input is refused before memory runs out."""
+"""A trace file and its lines, with size limits, so that endless input is refused before memory runs out."""
 
 import os
 from collections.abc import Iterator

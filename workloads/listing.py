@@ -1,6 +1,6 @@
-"""All named traces, each with the numbers that the list shows.
+"""All named traces, with the numbers that the list shows.
 
-For a file that is here they are computed once and kept beside it; for others the catalogue has known values.
+For an available file they are computed once and saved beside it; for others the catalogue has known values.
 """
 
 import json
@@ -51,7 +51,7 @@ def listed() -> Iterator[dict[str, Any]]:
 
 
 def _of_entry(entry: Entry) -> dict[str, Any]:
-    """The numbers of the file if it is here and holds no texts, else those of the catalogue."""
+    """The numbers of the file if it is available and holds no texts, else those in the catalogue."""
     declared = {name: getattr(entry, name) for name in NUMBERS}
     if not entry.here or entry.format in TEXT_FORMATS:
         return declared
@@ -65,7 +65,7 @@ def _of_entry(entry: Entry) -> dict[str, Any]:
         numbers = _numbers(load(entry.name))
     except KvsimError:
         return declared
-    with suppress(KvsimError), whole_file(beside, force=True) as part:  # else it is recomputed
+    with suppress(KvsimError), whole_file(beside, force=True) as part:  # otherwise it is recomputed
         part.write_text(json.dumps({"key": key, **numbers}), encoding="utf-8")
     return numbers
 

@@ -1,10 +1,10 @@
-"""A benchmark tool's result as a trace: the lengths and starts of its requests, and its conversations.
+"""A benchmark tool's result as a trace: the lengths, start times and conversations of its requests.
 
-    sim run --trace result.json        the requests again, on any server
-    sim replay result.json             the same, next to the measurement
+    sim run --trace result.json        the same requests, on any server
+    sim replay result.json             the same requests, beside the measurement
 
-For a closed loop the starts are the measured ones: `--clients N` makes requests wait again. Requests cut off
-by the time limit get a typical answer. Read by sim/bench/read.py.
+For a closed loop these are the measured start times; use `--clients N` to make requests wait again. Requests
+cut off by the time limit get a typical answer. The file is read by sim/bench/read.py.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from kvsim.workloads.lengths import Lengths
 
 
 def load_result(path: str) -> Lengths:
-    """The requests of a result, in order of their start.
+    """The requests of a result, in order of start time.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The miss-ratio curve of a trace: the exact hits of an LRU prefix cache of any size, in one pass.
+"""The miss-ratio curve of a trace: the exact hits of LRU prefix caches of every size, in one pass.
 
     request   blocks        stack before, newest first     distance of each block
        1      A B C         -                              - - -          (never seen: a miss in any cache)
@@ -6,14 +6,14 @@
        3      A B C         A B D C                        1 2 4          C hits if 4 fit
 
 Mattson's stack distance (1970): a block is in an LRU cache of c blocks exactly if fewer than c others were
-used since. A block includes everything before it in the prompt, so the same content behind another prefix is
-another block: hits are counted along the chain, as in prefix caches. The first block of a request is the
-newest, so no cache holds a block without those before it.
+used since. A block's identity includes everything before it in the prompt, so the same content after another
+prefix is another block, as in prefix caches. The first block of a request counts as the newest, so no cache
+holds a block without those before it.
 
-`loose` counts a block as a hit if its content was seen before, whatever preceded it. If ids stand for
-contents, as in Bailian's traces, that is more than a prefix cache can serve: the overcount.
+`loose` counts a block as a hit if its content was seen before, after any prefix. If ids stand for contents,
+as in Bailian's traces, that is more than a prefix cache can serve: the overcount.
 
-Only whole blocks are kept. Requests are looked up in order of arrival, one at a time: concurrent needs, and
+Only whole blocks are cached. Requests are looked up one at a time in order of arrival: concurrency, and
 prompts still being computed, are ignored.
 """
 
@@ -27,7 +27,7 @@ from kvsim.sim.workload import Int64Column
 from kvsim.workloads.lengths import Lengths
 
 MOST_LOOKUPS = 1_500_000
-"""Maximum blocks of a trace with the default block size."""
+"""Maximum number of blocks in a trace at the default block size."""
 FINEST, COARSEST = 16, 4096
 
 
@@ -41,11 +41,11 @@ class MissRatio:
     prompt_tokens : int
         Tokens of all prompts.
     distances : int64 array
-        The stack distance of each block that was seen before, in blocks, sorted.
+        Stack distances of all blocks seen before, in blocks, sorted.
     blocks : int
         Distinct blocks.
     loose_hits : int
-        Blocks whose content was seen before, behind any prefix.
+        Blocks whose content was seen before, after any prefix.
     """
 
     block_tokens: int
@@ -56,7 +56,7 @@ class MissRatio:
 
     @property
     def ceiling(self) -> float:
-        """Share of the prompt tokens that an unlimited cache hits."""
+        """Share of the prompt tokens that an infinite cache hits."""
         return len(self.distances) * self.block_tokens / self.prompt_tokens
 
     @property
@@ -66,7 +66,7 @@ class MissRatio:
 
     @property
     def overcount(self) -> float:
-        """Share of the loose hits that no prefix cache can serve; 0 if there are none."""
+        """Share of the loose hits that no prefix cache can serve; 0 without loose hits."""
         return 1 - len(self.distances) / self.loose_hits if self.loose_hits else 0.0
 
     def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -77,7 +77,7 @@ class MissRatio:
         return found
 
     def tokens_for(self, share: float) -> int | None:
-        """The smallest cache, in tokens, with this share of an unlimited cache's hits; None: no hits."""
+        """The smallest cache, in tokens, with this share of an infinite cache's hits; None without hits."""
         if not len(self.distances):
             return None
         place = max(int(np.ceil(share * len(self.distances))) - 1, 0)
@@ -91,7 +91,7 @@ def miss_ratio(lengths: Lengths, block_tokens: int | None = None) -> MissRatio:
 
 @dataclass(frozen=True)
 class Cut:
-    """The prompts of a trace as blocks, each a number that stands for it and everything before it.
+    """The prompts of a trace as blocks; a block's number identifies it and everything before it.
 
     Attributes
     ----------
@@ -99,11 +99,11 @@ class Cut:
     prompt_tokens : int
         Tokens of all prompts.
     chains : list of tuples
-        The whole blocks of each prompt, from the first on.
+        The whole blocks of each prompt, in order.
     blocks : int
         Distinct blocks, numbered from 0.
     loose_hits : int
-        Blocks whose content was seen before, behind any prefix.
+        Blocks whose content was seen before, after any prefix.
     """
 
     block_tokens: int
@@ -151,7 +151,7 @@ def cut(lengths: Lengths, block_tokens: int | None = None, most_lookups: int = M
 
 
 def lru_curve(prompts: Cut) -> MissRatio:
-    """The hits of LRU caches of all sizes."""
+    """The hits of LRU caches of every size."""
     stack = _Stack(sum(map(len, prompts.chains)))
     found: list[int] = []
     for named in prompts.chains:
@@ -165,7 +165,7 @@ def lru_curve(prompts: Cut) -> MissRatio:
 
 
 class _Names:
-    """A number per distinct thing."""
+    """Numbers distinct keys in order of appearance."""
 
     def __init__(self) -> None:
         self.known: dict[object, int] = {}
@@ -175,9 +175,9 @@ class _Names:
 
 
 class _Stack:
-    """How many distinct blocks were used since each was: a Fenwick tree over the times of last uses.
+    """How many distinct blocks were used since each block was: a Fenwick tree over times of last use.
 
-    It has a power of two of places, so that all upward paths end in the last one.
+    Its size is a power of two, so that all upward paths end at the last position.
     """
 
     def __init__(self, uses: int) -> None:
@@ -208,7 +208,7 @@ class _Stack:
             place += place & -place
 
     def _move(self, old: int, new: int) -> None:
-        """One less at `old`, one more at `new`: nothing changes above where their paths meet."""
+        """Move a count of one from `old` to `new`; nothing changes above where their paths meet."""
         tree = self._tree
         while old != new:
             if old < new:
@@ -227,7 +227,7 @@ class _Stack:
 
 
 def _blocks(lengths: Lengths, row: int, size: int, whole: int) -> list[object]:
-    """The contents of each whole block of a prompt that others may share; beyond that, unique ones."""
+    """The contents of a prompt's whole blocks, where others may share them; unique ones beyond that."""
     texts = lengths.texts
     assert texts is not None
     low, high = int(texts.offsets[row]), int(texts.offsets[row + 1])

@@ -1,11 +1,11 @@
-"""Converts arrivals in others' formats to seconds: numbers in any unit, times since 1970, dates.
+"""Convert arrivals in other formats to seconds: numbers in any unit, times since 1970, dates.
 
     12500          milliseconds                    12.5
     1731000000.5   seconds since 1970              from the earliest row
     2024-05-12 00:00:00.25+00:00                   from the earliest row; without a zone it is UTC
 
-Numbers that are all beyond the simulation's clock (53 days) are treated as times since 1970 or similar.
-Values that are neither numbers nor dates are unchanged; the loader refuses them.
+Numbers that are all beyond the simulation's clock (53 days) count as times since 1970 or similar. Values that
+are neither numbers nor dates are passed on; the loader refuses them.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from kvsim.workloads.rows import Rows
 from kvsim.workloads.values import shown
 
 LATEST_DATE_S = 1e11
-"""The year 5138: no date in seconds is later, but any current date in milliseconds is."""
+"""The year 5138: dates in seconds are earlier, current dates in milliseconds are later."""
 
 LARGEST = 1e20
 """The loader refuses larger numbers."""
@@ -31,16 +31,16 @@ def in_seconds(
     Parameters
     ----------
     rows : Rows
-        Their source, for errors.
+        The rows they come from, for errors.
     name : str
-        The file's name for them.
+        Their name in the file.
     per_second : int or None
         Their units per second; None if the name does not say, which means seconds.
 
     Raises
     ------
     KvsimError
-        A text that is not a date, among dates, or numbers that cannot be seconds.
+        A string that is not a date, among dates, or numbers that cannot be seconds.
     """
     first = next((value for value in values if value is not None), None)
     if isinstance(first, str) and _is_date(first):
@@ -73,7 +73,6 @@ def _is_date(text: str) -> bool:
 
 
 def _nanoseconds(rows: Rows, name: str, row: int, value: object) -> int | None:
-    """Nanoseconds since 1970."""
     if value is None or value in NOTHING:
         return None
     try:

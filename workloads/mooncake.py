@@ -1,19 +1,20 @@
-"""Mooncake's FAST'25 traces: an object per line, with the ids of the prompt's blocks of 512 tokens.
+"""Mooncake's FAST'25 traces: a JSON object per line, with the ids of the prompt's 512-token blocks.
 
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, ..., 2353, 2354]}
 
-Timestamps are milliseconds from the start, in some files rounded to about three seconds: many requests then
-arrive simultaneously, which is not a property of the traffic. A note says so.
+Timestamps are milliseconds from the start, in some files rounded to about three seconds. Many requests then
+seem to arrive at once, and a note says so.
 
-AIPerf and Dynamo write a dialect with sessions, in which later turns have a delay instead of a time:
+AIPerf and Dynamo write a variant with sessions, in which later turns have a delay instead of a time:
 
     {"session_id": "a", "timestamp": 0, "input_length": 6955, "output_length": 52, "hash_ids": [...]}
     {"session_id": "a", "delay": 1500, "input_length": 7100, "output_length": 80, "hash_ids": [...]}
 
 `delay` (or `delay_ms`) is the time from the previous answer, in milliseconds: the wait in --closed-sessions.
 Without that option, such a turn arrives this long after the previous turn did. `created_time`, in seconds,
-replaces a timestamp. `block_size` in the first row sets another block size. A row may have a client and goals
-(`client`, `priority`, `slo_ttft_s`, `slo_tpot_s`, `deadline_s`, `predicted_tokens`), as in kvsim's own.
+replaces a timestamp. `block_size` in the first row sets another block size. Rows may have a client and goals
+(`client`, `priority`, `slo_ttft_s`, `slo_tpot_s`, `deadline_s`, `predicted_tokens`), as in kvsim's own
+format.
 """
 
 import json
@@ -34,7 +35,7 @@ MOST_BLOCK_TOKENS = 1 << 20
 MOST_TOKENS = 1_000_000_000
 
 FEWEST_ROWS = 100
-"""Fewer rows do not show whether arrivals are rounded."""
+"""With fewer rows it is unclear whether arrivals are rounded."""
 
 
 def load_mooncake(path: str) -> Lengths:
@@ -81,7 +82,6 @@ def load_mooncake(path: str) -> Lengths:
 
 
 def _facts(path: str, rows: HashRows) -> dict[str, npt.NDArray[np.generic]]:
-    """The clients, goals and predictions in the rows."""
     labels: dict[str, npt.NDArray[np.generic]] = {}
     if any(client is not None for client in rows.names["client"]):
         labels["client"] = np.array(rows.names["client"], dtype=object)
@@ -98,7 +98,7 @@ def _facts(path: str, rows: HashRows) -> dict[str, npt.NDArray[np.generic]]:
 def _after_the_turn_before(
     sessions: list[str | None], arrival_s: FloatColumn, delay_s: FloatColumn
 ) -> tuple[FloatColumn, int]:
-    """The arrivals; turns without a time arrive their delay after the previous turn."""
+    """Arrivals; a turn without a time arrives its delay after the previous turn."""
     last: dict[str, float] = {}
     found, late = arrival_s.copy(), 0
     for row, name in enumerate(sessions):
@@ -112,12 +112,12 @@ def _after_the_turn_before(
 
 
 def _block_tokens(path: str) -> int:
-    """The block size of the first row, else Mooncake's."""
+    """The block size given in the first row, else Mooncake's."""
     try:
         with open(path, "rb") as file:
             first = json.loads(next(lines_of(path, file), b"{}"))
     except (OSError, ValueError, RecursionError):
-        return BLOCK_TOKENS  # the reader of the rows reports it better
+        return BLOCK_TOKENS  # the row reader reports the error better
     stated = first.get("block_size", BLOCK_TOKENS) if isinstance(first, dict) else BLOCK_TOKENS
     if type(stated) is not int or not 1 <= stated <= MOST_BLOCK_TOKENS:
         must = f"a whole number from 1 to {MOST_BLOCK_TOKENS:,}"

@@ -1,4 +1,4 @@
-"""kvsim's own traces: a JSON object per line, a parquet row or a line of CSV per request.
+"""kvsim's own trace format: a JSON object, a parquet row or a CSV line per request.
 
     {"arrival_s": 0.5, "output_tokens": 80, "segments": [["system", 512], ["question-1", 80]]}
 
@@ -8,8 +8,8 @@
     besides     priority, client; slo_ttft_s, slo_tpot_s, deadline_s, predicted_tokens, max_tokens
                 drafts [[proposed, accepted], ...] of each step that produced tokens
 
-docs/traces.md explains them. Every value is checked, and errors name the line. That a turn of a session
-cannot begin before the previous one ends is ignored: it arrives when the file says so.
+docs/traces.md explains them. Every value is checked, and errors name the line. A turn of a session arrives at
+the time in the file, even if the previous turn has not ended.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
     Parameters
     ----------
     columns : str or None
-        The file's field names, if they do not follow from the names, see workloads/columns.py.
+        The file's field names if they are not standard, see workloads/columns.py.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
 
 
 class _What(NamedTuple):
-    """The contents of prompts, as far as the rows give them."""
+    """The contents of prompts, as far as the rows specify them."""
 
     segments: Parts | None
     segment_ids: list[str]
@@ -94,7 +94,6 @@ class _What(NamedTuple):
 
 
 def _drafts(rows: Rows) -> npt.NDArray[np.object_] | None:
-    """The recorded drafts of each request."""
     form = f"a list of [proposed, accepted], each from 0 to {MOST_DRAFTS}"
     events = lists(rows, "drafts", form)
     if events is None:
@@ -138,7 +137,7 @@ def _in_order_of_arrival(rows: Rows) -> tuple[Rows, npt.NDArray[np.float64] | No
 
 
 def _prompt_tokens(rows: Rows, what: _What) -> Int64Column:
-    """The prompt lengths in the rows, or those that follow from the prompts' contents."""
+    """The prompt lengths in the rows, or those implied by the prompts' contents."""
     segments, ids = what.segments, what.token_ids
     none = Numbers(np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool))
     named, given = numbers(rows, "prompt_tokens", 1, MOST_TOKENS) or none
@@ -160,7 +159,7 @@ def _prompt_tokens(rows: Rows, what: _What) -> Int64Column:
 
 
 def _answers(rows: Rows) -> tuple[Int64Column, Int64Column, Samples | None]:
-    """The lengths of each first and each longest answer, and of all answers if a row says how many."""
+    """Lengths of each request's first and longest answer, and of all answers if a row says how many."""
     values = rows.columns.get("output_tokens", [None] * len(rows))
     several = np.fromiter((isinstance(value, list) for value in values), bool, len(rows))
     for row in _first(np.fromiter((value is None or value == [] for value in values), bool, len(rows))):
@@ -196,7 +195,6 @@ def _what(rows: Rows) -> _What:
 
 
 def _segments(rows: Rows) -> tuple[Parts | None, list[str]]:
-    """The lengths and ids of all segments."""
     form = "a list of [id, tokens], with at least one"
     segments = lists(rows, "segments", form)
     if segments is None:
@@ -223,7 +221,7 @@ def _segments(rows: Rows) -> tuple[Parts | None, list[str]]:
 
 
 def _texts(prompt_tokens: Int64Column, answer_tokens: Int64Column, what: _What) -> Texts | None:
-    """The texts of all requests; None if nothing is known about any."""
+    """The texts of all requests; None if nothing is known about any of them."""
     if not (what.segments or what.token_ids or what.session):
         return None
     builder = TextBuilder()
@@ -252,7 +250,6 @@ def _texts(prompt_tokens: Int64Column, answer_tokens: Int64Column, what: _What) 
 
 
 def _places(found: Parts | None, rows: int) -> list[slice]:
-    """The slice of each row's values."""
     if found is None:
         return [slice(0, 0)] * rows
     offsets = found.offsets.tolist()
@@ -263,7 +260,7 @@ def _places(found: Parts | None, rows: int) -> list[slice]:
 
 
 def _label(values: Sequence[Name | None]) -> npt.NDArray[np.generic]:
-    """A column for the results: numbers if all are, else text, with None if missing."""
+    """A column for the results: numbers if all are, else strings, with None if missing."""
     given = [value for value in values if value is not None]
     if all(isinstance(value, int) and abs(value) < 2**63 for value in given):
         return np.array(values, dtype=np.int64 if len(given) == len(values) else object)
@@ -271,5 +268,5 @@ def _label(values: Sequence[Name | None]) -> npt.NDArray[np.generic]:
 
 
 def _first(wrong: npt.NDArray[np.bool_]) -> list[int]:
-    """The first wrong row, if any: a list of one or none."""
+    """The first wrong row: a list of one, or empty."""
     return list(map(int, np.flatnonzero(wrong)[:1]))

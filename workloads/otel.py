@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of model calls, by the GenAI conventions: a trace of a user's server or agent.
+"""OpenTelemetry spans of model calls (GenAI conventions): a trace of a user's server or agent.
 
     {"resourceSpans": [{"scopeSpans": [{"spans": [                       OTLP, as collectors write it
       {"startTimeUnixNano": "17...", "attributes": [
@@ -7,8 +7,8 @@
      "attributes": {"gen_ai.usage.input_tokens": 812, ...}}
 
 A request is a span with `gen_ai.usage.input_tokens` and `gen_ai.usage.output_tokens` (or their older names);
-other spans are counted and left out. `gen_ai.conversation.id` is its session, else the trace that it belongs
-to, if that has several. Arrivals count from the first. The spans do not say what prompts share.
+other spans are counted and left out. Its session is `gen_ai.conversation.id`, else its trace if that has
+several requests. Arrivals are relative to the first. The spans do not say what prompts share.
 """
 
 from collections.abc import Iterator, Mapping
@@ -74,7 +74,6 @@ def load_otel(path: str) -> Lengths:
 
 
 def _spans(found: object) -> Iterator[Mapping[str, Any]]:
-    """The spans in an object of either form."""
     if not isinstance(found, dict):
         return
     if "resourceSpans" not in found:
@@ -118,7 +117,7 @@ def _count(where: str, about: Mapping[str, Any], names: tuple[str, ...]) -> floa
 
 
 def _start(where: str, span: Mapping[str, Any]) -> float:
-    """Start of a span, in seconds."""
+    """The start of a span, in seconds."""
     context = span.get("startTimeUnixNano", span.get("start_time_unix_nano"))
     try:
         if context is not None:

@@ -1,11 +1,11 @@
-"""A file in kvsim's own format as columns of its fields, whatever their names there.
+"""A file in kvsim's own format as columns by field, whatever their names in the file.
 
     rows.py       JSON lines, parquet or CSV -> columns by their names in the file
     columns.py    which column is which field
     moments.py    arrivals in seconds
 
-A CSV file is usually a log: as in the public formats, rows of failed calls and gaps (no output, no prompt)
-are left out, and notes count them. In JSON lines and parquet they are errors, which the loader reports.
+A CSV file is usually a log, so rows of failed calls and gaps (no output, no prompt) are left out and counted
+in notes, as in the public formats. In JSON lines and parquet the loader reports them as errors.
 """
 
 import numpy as np
@@ -19,13 +19,13 @@ from kvsim.workloads.usable import all_possible, unusable
 from kvsim.workloads.values import shown
 
 NAMES = ("session", "client")
-"""Fields that are texts or whole numbers."""
+"""Fields that are strings or integers."""
 
 LISTS = ("segments", "prompt_token_ids", "drafts")
 
 
 def read_own(path: str, columns: str | None = None) -> Rows:
-    """The rows of a file, its columns by kvsim's names, arrivals in seconds.
+    """Read a file; columns have kvsim's names, arrivals are in seconds.
 
     Parameters
     ----------

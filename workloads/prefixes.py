@@ -1,11 +1,10 @@
-"""Shared system prompts: every request gets one of a few in front of its own prompt.
+"""Shared system prompts: every request gets one of a few before its own prompt.
 
     10x200          10 system prompts of 200 tokens, equally likely
     10x200:1.5      the k-th most popular with a probability proportional to k**-1.5
 
-The turns of a session have the same one. Prompts still share what they shared before, if they follow the same
-system prompt. The stream of each system prompt is shared from its first token, so a prefix cache holds it
-once.
+The turns of a session have the same one. Prompts after the same system prompt still share what they shared
+before. The stream of each system prompt is shared from its first token, so a prefix cache holds it once.
 """
 
 import re
@@ -22,7 +21,7 @@ from kvsim.workloads.synthetic import MOST_RANKS, MOST_TOKENS, zipf_ranks
 
 
 def with_shared_prefix(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengths:
-    """The requests, each behind one of the system prompts.
+    """The requests, each with one of the system prompts in front.
 
     Parameters
     ----------
@@ -34,7 +33,7 @@ def with_shared_prefix(lengths: Lengths, text: str, rng: np.random.Generator) ->
     Raises
     ------
     KvsimError
-        A text of another form, or without groups or tokens.
+        Wrong syntax, or no groups or tokens.
     """
     groups, tokens, alpha = _parsed(text)
     drawn = zipf_ranks(alpha, groups, len(lengths), rng)
@@ -50,7 +49,7 @@ def with_shared_prefix(lengths: Lengths, text: str, rng: np.random.Generator) ->
 
 
 def _parsed(text: str) -> tuple[int, int, float]:
-    """How many prompts, their length, and their skew in popularity."""
+    """The number of prompts, their length, and their skew in popularity."""
     found = re.fullmatch(r"(\d{1,12})x(\d{1,12})(?::(\d+(?:\.\d*)?))?", text, re.ASCII)
     if not found:
         must = "GROUPSxTOKENS, as in 10x200, or GROUPSxTOKENS:ALPHA"
@@ -63,7 +62,7 @@ def _parsed(text: str) -> tuple[int, int, float]:
 
 
 def _first_rows(sessions: Sequence[object]) -> Int64Column:
-    """For each row, the first row of its session; itself if it belongs to none."""
+    """For each row, the first row of its session, or itself."""
     first: dict[object, int] = {}
     rows = (row if name is None else first.setdefault(name, row) for row, name in enumerate(sessions))
     return np.fromiter(rows, np.int64, len(sessions))

@@ -1,4 +1,4 @@
-"""A trace's quantiles as lengths for `sim fit`: `trace:sharegpt` is its median, 90th and 99th percentile."""
+"""A trace's quantiles as lengths for `sim fit`: `trace:sharegpt` means its p50, p90 and p99."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ PERCENT = (50, 90, 99)
 
 
 def lengths_of(text: str | None) -> str | None:
-    """`trace:NAME` as PROMPT+OUTPUT,... of its quantiles of prompts and answers; other texts unchanged."""
+    """`trace:NAME` as PROMPT+OUTPUT,... from its quantiles of prompts and answers; other texts unchanged."""
     if text is None or not text.startswith("trace:"):
         return text
     lengths = load(text.removeprefix("trace:"))

@@ -1,11 +1,11 @@
-"""A trace's own arrivals: a part of them, spread if they were rounded, faster or slower.
+"""A trace's own arrivals: part of them, spread out if they were rounded, and faster or slower.
 
     the trace      0        3  3  3           6  6           9          rounded to 3 s
     --start 3      .        0  0  0           3  3           6
     --spread 3     .        0.4  1.1  2.5     3.9  5.2       6.8        order kept
     --rate-scale 2 .        0.2  0.55 1.25    1.95 2.6       3.4
 
-Start, duration and spread are in seconds of the trace: cutting and spreading do not depend on the rate.
+Start, duration and spread are in seconds of the trace, before --rate-scale.
 """
 
 import math
@@ -18,12 +18,12 @@ from kvsim.workloads.lengths import Lengths
 
 
 def part_of(lengths: Lengths, start_s: float, duration_s: float | None) -> Lengths:
-    """The requests that arrive from start to start + duration, excluding the end; start becomes 0.
+    """The requests that arrive from start up to, but not at, start + duration; start becomes 0.
 
     Raises
     ------
     KvsimError
-        A trace without arrivals, one without a request in that time, or an invalid time.
+        A trace without arrivals, no request in that time, or an invalid time.
     """
     if not 0 <= start_s < math.inf:
         raise KvsimError(f"start must be at least 0 and finite, in seconds, got {start_s}")
@@ -48,7 +48,7 @@ def part_of(lengths: Lengths, start_s: float, duration_s: float | None) -> Lengt
 
 
 def replayed(lengths: Lengths, spread_s: float, rate_scale: float, rng: np.random.Generator) -> Lengths:
-    """The requests with their arrivals spread, and then scaled by a factor.
+    """The requests with their arrivals spread out, then scaled by a factor.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def replayed(lengths: Lengths, spread_s: float, rate_scale: float, rng: np.rando
     rate_scale : float
         Divisor of all times.
     rng : numpy Generator
-        Draws one number per request, whatever the spread; none without a spread.
+        Draws one number per request if there is a spread.
 
     Raises
     ------

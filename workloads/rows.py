@@ -1,10 +1,10 @@
-"""A trace file as columns of plain values: JSON lines, parquet or CSV, detected by how the file begins.
+"""A trace file as columns of plain values: JSON lines, parquet or CSV, detected from its beginning.
 
     {"prompt_tokens": 9, "n": 2}           prompt_tokens   9      4
     {"prompt_tokens": 4}            ->     n               2      None
 
-A missing or null field is None. The caller chooses the fields and decides what they mean and which values
-they may have; of the other fields only the names are kept.
+A missing or null field is None. The caller chooses the fields and interprets their values; of the other
+fields only the names are kept.
 """
 
 import io
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PARQUET_MAGIC = b"PAR1"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_NAMES = 1 << 16
-"""Bytes in which to detect whether the first line is a row of names."""
+"""Bytes read to detect whether the first line is a row of names."""
 
 Wanted = Callable[[str], bool]
 """Whether to read a field of that name."""
@@ -42,15 +42,15 @@ class Rows:
     path : str
         The file, as the user named it.
     columns : dict of str to list
-        For each field that any row has, a plain value or None per row.
+        For each field that occurs, a plain value or None per row.
     unit : str
         How the file numbers its rows: `line`, from 1, or `row`, from 0.
     numbers : sequence of int
         The number of each row in the file.
     places : mapping of str to str
-        All names in the file, wanted or not -> where each occurs first, for errors.
+        All names in the file -> where each occurs first, for errors.
     texts : bool
-        Whether all values are texts, as in CSV.
+        Whether all values are strings, as in CSV.
     nanoseconds : frozenset of str
         Columns that are times in nanoseconds.
     called : mapping of str to str
@@ -73,7 +73,7 @@ class Rows:
         return len(self.numbers)
 
     def error(self, row: int, message: str) -> KvsimError:
-        """An error in the file, with its place and the file's name for the field."""
+        """An error with its place in the file and the file's name for the field."""
         name = message.partition(" ")[0]
         if name in self.called:
             message = f"{self.called[name]} ({name}){message.removeprefix(name)}"
@@ -91,7 +91,7 @@ def read_rows(path: str, wanted: Wanted) -> Rows:
     Raises
     ------
     KvsimError
-        A file that cannot be read, is neither JSON lines nor parquet nor CSV, or has no row.
+        A file that cannot be read, is not JSON lines, parquet or CSV, or has no rows.
     """
     try:
         with open(path, "rb") as file:
@@ -155,7 +155,6 @@ def _refuse(name: str) -> object:
 
 
 def _complaint(error: ValueError | RecursionError) -> str:
-    """The error message for a line."""
     if isinstance(error, UnicodeDecodeError):
         return f"not valid UTF-8: {error.reason} at byte {error.start + 1}"
     if isinstance(error, JSONDecodeError):
@@ -189,14 +188,13 @@ def _read_parquet(path: str, wanted: Wanted) -> Rows:
 
 
 def _is_time(kind: "pa.DataType") -> bool:
-    """Whether values are dates and times, or spans of time."""
     from pyarrow import types
 
     return bool(types.is_timestamp(kind) or types.is_duration(kind))
 
 
 def _plain(values: "pa.Array") -> list[object]:
-    """The values as in JSON, with a fast path for numbers, and for lists and pairs of them."""
+    """The values as in JSON, with a fast path for numbers and for lists and pairs of them."""
     import pyarrow as pa
     from pyarrow import types as kind
 

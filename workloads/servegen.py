@@ -1,13 +1,13 @@
-"""ServeGen's model of a service's clients (Alibaba): two files per client, requests drawn from them.
+"""ServeGen's model of a service's clients (Alibaba): two files per client, from which requests are drawn.
 
     chunk-7-trace.csv       600,1.105,1.023,Gamma,0.955,0.948      from second 600 on: rate, CV, gaps and
                                                                    their parameters; no name: no requests
     chunk-7-dataset.json    {"0": {"input_tokens": "{812: 0.02, ...}", "output_tokens": "{...}"}, ...}
 
 Each client draws its own gaps (Gamma or Weibull: shape, scale in seconds) in each window of its table, and
-lengths from the distribution in force, prompt and answer independently. A window ends where the next begins.
-The seed is fixed, so the directory is a trace like any other: `--start` and `--duration` take a part of it,
-and only what is drawn up to there matters. Reasoning and images are left out: text lengths only.
+lengths from the current distribution, prompt and answer independently. A window ends where the next begins.
+The seed is fixed, so the directory is a trace like any other, and `--start` and `--duration` take a part of
+it. Only text lengths are used, without reasoning and images.
 """
 
 import ast
@@ -29,7 +29,7 @@ SEED = 0
 MOST_REQUESTS = 20_000_000
 LENGTHS = ("input_tokens", "output_tokens")
 Window = tuple[float, str, float, float]
-"""Start, the distribution of gaps, and its two parameters."""
+"""Start, distribution of the gaps, and its two parameters."""
 Distribution = tuple[FloatColumn, FloatColumn]
 """Lengths, and the cumulative probability of each."""
 
@@ -81,7 +81,7 @@ def load_servegen(path: str) -> Lengths:
 
 
 def _arrivals(windows: list[Window], rng: np.random.Generator) -> FloatColumn:
-    """Gaps of each window, drawn until it ends; the last window is as long as the previous one."""
+    """Draw gaps in each window until it ends; the last window is as long as the previous one."""
     found: list[FloatColumn] = []
     ends = [begun for begun, *_ in windows[1:]]
     last = windows[-1][0] - windows[-2][0] if len(windows) > 1 else 600.0
@@ -103,7 +103,6 @@ def _arrivals(windows: list[Window], rng: np.random.Generator) -> FloatColumn:
 
 
 def _windows(file: Path) -> list[Window]:
-    """The rows of a client's table."""
     found: list[Window] = []
     try:
         with open(file, encoding="utf-8", newline="") as opened:
@@ -132,7 +131,7 @@ def _windows(file: Path) -> list[Window]:
 
 
 def _lengths(file: Path) -> list[tuple[float, Mapping[str, Distribution]]]:
-    """The start of each window, and its distributions."""
+    """Each window's start, and its distributions."""
     content = read_object(file, f"trace {file}")
     found = []
     for begun, fields in content.items():
@@ -149,7 +148,7 @@ def _lengths(file: Path) -> list[tuple[float, Mapping[str, Distribution]]]:
 
 
 def _distribution(where: str, name: str, text: object) -> Distribution:
-    """A distribution given as `{tokens: share}`, as text."""
+    """Parse a distribution given as the text `{tokens: share}`."""
     shares = ast.literal_eval(text) if isinstance(text, str) else text
     if not isinstance(shares, dict):
         raise KvsimError(f"{where}: {name} must be tokens -> share, got {shown(text)}")

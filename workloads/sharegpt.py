@@ -1,7 +1,7 @@
 """ShareGPT: the first question and the first answer of 8,156 conversations, in LLaMA tokens.
 
-The lengths of real chats, cut at 2,048 tokens in total. Later turns are ignored, and with them all sharing of
-prompts between the turns of a conversation. The source and the filters are in `data/SOURCES.md`.
+Real chat lengths, cut at 2,048 tokens in total. Later turns are ignored, and so is the text that they would
+share. The source and the filters are in `data/SOURCES.md`.
 """
 
 from importlib import resources

@@ -3,13 +3,12 @@
     [{"id": "QWJhYvA_0", "conversations": [{"from": "human", "value": "..."}, {"from": "gpt", ...}]}, ...]
 
     first    the table that benchmarks use: the first question is the prompt, the first answer the output;
-             conversations that do not begin with these are left out, and lengths below 4 tokens
+             without conversations that do not begin so, and lengths below 4 tokens
     all      every turn, its prompt the whole conversation so far
 
-Long conversations come in chunks `QWJhYvA_0`, `QWJhYvA_13`: chunks of one file are separate conversations for
-`first`, as in the benchmarks, and one session for `all`, where a chunk's last message counts once if the next
-chunk repeats it. Chat templates are ignored. The user chooses the tokenizer; otherwise token counts are
-guessed.
+Long conversations come in chunks `QWJhYvA_0`, `QWJhYvA_13`. For `first` chunks are separate conversations, as
+in the benchmarks. For `all` they are one session, in which a message that the next chunk repeats counts once.
+Chat templates are ignored. Without a tokenizer, token counts are estimated.
 """
 
 from array import array
@@ -41,7 +40,7 @@ SPEAKERS = {
 """Role in the file -> speaker."""
 
 FEWEST_TOKENS = 4
-"""A shorter prompt or output is left out of the table of first turns, as in vLLM's and FastChat's scripts."""
+"""Shorter prompts or outputs are left out of `first`, as in vLLM's and FastChat's scripts."""
 
 TURNS = ("first", "all")
 
@@ -55,13 +54,13 @@ class Message(NamedTuple):
     text: str
 
     def digest(self) -> bytes:
-        """Equal for equal messages, and independent of Python's hash seed."""
+        """A digest of the message that does not depend on Python's hash seed."""
         said = f"{self.speaker} {self.text}".encode(errors="surrogatepass")
         return blake2b(said, digest_size=16).digest()
 
 
 CHARACTERS_PER_TOKEN = 4
-"""Roughly as tokenizers do for English text."""
+"""Roughly what tokenizers give for English text."""
 
 GUESSED = (
     f"Lengths are guessed, a token for every {CHARACTERS_PER_TOKEN} characters: --tokenizer FILE, a "
@@ -75,7 +74,7 @@ def load_sharegpt(path: str, count: Count | None, turns: str = "first") -> Lengt
     Parameters
     ----------
     count : function of a text, or None
-        Its number of tokens by the model's tokenizer; None guesses one token per four characters, and says
+        Counts tokens with the model's tokenizer; None assumes one token per four characters, and a note says
         so.
     turns : str
         `first` takes the first question and answer of each conversation, `all` every turn, with everything
@@ -84,8 +83,8 @@ def load_sharegpt(path: str, count: Count | None, turns: str = "first") -> Lengt
     Raises
     ------
     KvsimError
-        A file that cannot be read, or one that is not ShareGPT's. Not for a truncated file: its complete
-        conversations are used, and a note says so.
+        A file that cannot be read, or is not ShareGPT's. For a truncated file, the complete conversations are
+        used and a note says so.
     """
     if turns not in TURNS:
         raise KvsimError(f"turns must be one of {', '.join(TURNS)}, got {turns!r}")
@@ -138,7 +137,6 @@ def _conversations(
 def _first_turns(
     conversations: Iterable[tuple[str | None, list[Message]]], count: Count, left_out: Counter[str]
 ) -> dict[str, Any]:
-    """The lengths of each first question and answer."""
     prompts, outputs = array("d"), array("d")
     for _, talk in conversations:
         system = [message for message in talk[:1] if message.speaker == "system"]
@@ -162,11 +160,9 @@ def _first_turns(
 
 @dataclass
 class _Session:
-    """State of a conversation."""
-
     number: int
     last: bytes | None = None
-    """digest of the message that the next chunk may repeat"""
+    """Digest of the message that the next chunk may repeat."""
     question: int | None = None
     answer: int | None = None
 
@@ -174,7 +170,7 @@ class _Session:
 def _all_turns(
     conversations: Iterable[tuple[str | None, list[Message]]], count: Count, left_out: Counter[str]
 ) -> dict[str, Any]:
-    """All turns, with those of a conversation adjacent."""
+    """All turns; those of a conversation are adjacent."""
     sessions: dict[str | int, _Session] = {}
     numbers, questions, answers = array("q"), array("d"), array("d")
 
@@ -222,12 +218,11 @@ def _without_chunk(name: str) -> str:
 
 
 def _guess(text: str) -> int:
-    """Approximate tokens of a text."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def _whatever_the_text(count: Count) -> Count:
-    """Like `count`, but also for texts with lone surrogates, which no tokenizer takes."""
+    """Like `count`, but also for texts with lone surrogates, which tokenizers reject."""
 
     def counted(text: str) -> int:
         try:

@@ -1,4 +1,4 @@
-"""Traffic with its trace read: draws the requests of any seed, and fills in open options.
+"""Traffic whose trace has been read: draws the requests of any seed, and fills in open options.
 
 source = opened(Traffic(trace="sharegpt", request_rate=4.0))
 source.workload()                                  # the requests of the traffic's own seed
@@ -16,12 +16,12 @@ from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.when import When
 
 READING = ("tokenizer", "turns", "columns")
-"""Options for how the trace is read, not for which of its requests are taken."""
+"""Options for reading the trace, which do not affect what requests are taken from it."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Traffic with its trace read."""
+    """Traffic whose trace has been read."""
 
     traffic: Traffic
     lengths: Lengths
@@ -37,18 +37,18 @@ class Source:
 
     @property
     def when(self) -> When:
-        """The choices of when requests arrive."""
+        """The choices for when requests arrive."""
         return When.of(self.traffic)
 
     @property
     def replays(self) -> bool:
-        """Whether requests arrive at times from a trace, this one or another."""
+        """Whether requests arrive at times from this or another trace."""
         return self.when.replays(self.lengths)
 
     def drawn_anew(self) -> "Source":
-        """The same source with rows redrawn by every seed, unless specified otherwise.
+        """The same source, with rows drawn again by every seed unless specified otherwise.
 
-        Unchanged if the order of the rows matters, or means nothing.
+        Unchanged if the order of the rows matters, or shuffling has no effect.
         """
         ordered = (self.replays and self.when.others is None) or "session" in self.lengths.labels
         if self.traffic.shuffle is not None or ordered or self.lengths.endless:
@@ -56,7 +56,7 @@ class Source:
         return replace(self, traffic=replace(self.traffic, shuffle=True))
 
     def as_json(self) -> dict[str, Any]:
-        """All options, including those left open; None if there is nothing to choose."""
+        """All options, including open ones; None if there is nothing to choose."""
         return self.traffic.as_json(workloads.usual(self.lengths, self.traffic))
 
     def differing(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Source:
 
 
 def opened(traffic: Traffic, heard: Callable[[int], None] = lambda size: None) -> Source:
-    """Read the trace; `heard` is called from time to time with the characters of its texts counted."""
+    """Read the trace; `heard` is called repeatedly with the number of characters tokenized."""
     from kvsim.workloads.tokenized import load_counted
 
     return Source(

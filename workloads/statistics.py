@@ -1,10 +1,9 @@
-"""Statistics of a trace, a screenful of numbers.
+"""Statistics of a trace, as a screenful of numbers.
 
     burstiness    standard deviation of the gaps between arrivals over their mean: 1 for a Poisson process
-    shared        prompt tokens that an earlier request also began with, prompt or answer: the hits of an
-                  unlimited prefix cache
+    shared        share of prompt tokens that an infinite prefix cache would hit
 
-Answers after the first are ignored, and sharing beyond `MOST_SHARED` requests: `shared_rows` says so.
+Answers after the first are ignored. `shared` covers at most `MOST_SHARED` requests, see `shared_rows`.
 """
 
 from bisect import bisect_left
@@ -31,7 +30,7 @@ class Spread:
     least: int
     most: int
     quantiles: tuple[float, ...]
-    """at QUANTILES"""
+    """At QUANTILES."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,14 @@ class Statistics:
     requests_per_s: float | None
     burstiness: float | None
     shared: float | None
-    """share of the prompt tokens"""
+    """Share of the prompt tokens."""
     shared_rows: int
-    """of this many first requests"""
+    """The number of requests, from the first on, that `shared` covers."""
     sessions: int | None
 
 
 def statistics(lengths: Lengths, sharing: bool = True) -> Statistics:
-    """The numbers of a trace; without `sharing`, which takes longest, `shared` is None."""
+    """Compute the statistics; without `sharing`, which takes longest, `shared` is None."""
     span, rate, burstiness = _arrivals(lengths.arrival_s)
     session = lengths.labels.get("session")
     known = () if session is None else (name for name in session.tolist() if name is not None)
@@ -75,7 +74,7 @@ def _spread(tokens: Int64Column) -> Spread:
 
 
 def _arrivals(arrival_s: npt.NDArray[np.float64] | None) -> tuple[float | None, float | None, float | None]:
-    """Seconds from first to last, requests per second, and the variation of the gaps."""
+    """Seconds from first to last, requests per second, and the coefficient of variation of the gaps."""
     if arrival_s is None or len(arrival_s) < 2:
         return None, None, None
     span = float(arrival_s[-1] - arrival_s[0])
@@ -86,7 +85,7 @@ def _arrivals(arrival_s: npt.NDArray[np.float64] | None) -> tuple[float | None, 
 
 
 def _shared(lengths: Lengths) -> float | None:
-    """The shared ratio, by token; as in sim/content.py, the text that shares most is adjacent when sorted."""
+    """The shared ratio, by token; after sorting, the text that shares most is adjacent (sim/content.py)."""
     texts = lengths.texts
     if texts is None:
         return None

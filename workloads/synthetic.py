@@ -1,13 +1,13 @@
-"""Synthetic: lengths drawn from distributions, see --input-len and --output-len; no external data.
+"""Synthetic requests with lengths from distributions, see --input-len and --output-len; no external data.
 
     fixed:TOKENS             always the same
-    uniform:LOW:HIGH         whole numbers from LOW to HIGH, equally likely
+    uniform:LOW:HIGH         integers from LOW to HIGH, equally likely
     lognormal:MEAN:SIGMA     exp(normal): MEAN is the mean of the lengths, SIGMA the standard deviation of
                              their logarithm; the median is MEAN * exp(-SIGMA**2 / 2)
     zipf:ALPHA:MAX           k from 1 to MAX with a probability proportional to k**-ALPHA
 
-The distributions may also replace the lengths of another trace. Drawn lengths are rounded to whole tokens, at
-least 1. The correlation of real prompts and answers is ignored: each length is drawn independently.
+The distributions may also replace the lengths of another trace. Lengths are rounded to whole tokens, at least
+1. Prompts and answers are drawn independently.
 """
 
 import math
@@ -23,7 +23,7 @@ DISTRIBUTIONS = {"fixed": "TOKENS", "uniform": "LOW:HIGH", "lognormal": "MEAN:SI
 """Name of a distribution -> its parameters."""
 
 USUAL_LENGTHS = ("fixed:1024", "fixed:128")
-"""Default prompt and answer: as in `vllm bench serve --dataset-name random`."""
+"""Default prompt and answer, as in `vllm bench serve --dataset-name random`."""
 
 MOST_TOKENS = 1_000_000_000
 MOST_SIGMA = 20
@@ -34,20 +34,20 @@ MOST_RANKS = 10_000_000
 
 
 def load_lengths() -> Lengths:
-    """The default request, any number of times."""
+    """The default request, repeated without limit."""
     prompt, output = (int(text.partition(":")[2]) for text in USUAL_LENGTHS)
     return Lengths("synthetic", np.array([prompt]), np.array([output]), endless=True)
 
 
 def draw_lengths(option: str, text: str, n: int, rng: np.random.Generator) -> Int64Column:
-    """Lengths of n requests; a larger n only appends.
+    """Lengths of n requests; a larger n only appends more.
 
     Parameters
     ----------
     option : str
         The option, for errors: `input_len` or `output_len`.
     text : str
-        A distribution as above; a number alone is fixed.
+        A distribution as above; a number alone means `fixed`.
 
     Raises
     ------

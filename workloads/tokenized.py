@@ -1,12 +1,12 @@
-"""Traces that hold texts: their tokens are counted with the tokenizer of the user's model.
+"""Traces that hold texts: tokens are counted with the tokenizer of the user's model.
 
     1. the loader asks for the length of each text; texts are collected and counted in bulk,
        on all cores (`tokenizers` does that itself)
     2. the loader asks again, for the same texts in the same order, and gets the lengths
 
-So the file is read twice, which takes seconds, whereas counting takes minutes; no text is kept. For first
-turns, prompts and answers each begin with the tokenizer's special tokens, as in vLLM's and FastChat's
-scripts; the turns of a session do not. Chat templates are ignored.
+So the file is read twice, which takes seconds while counting takes minutes, and no text is kept. For first
+turns, prompts and answers each include the tokenizer's special tokens, as in vLLM's and FastChat's scripts;
+the turns of a session do not. Chat templates are ignored.
 """
 
 import os
@@ -39,7 +39,7 @@ def load_counted(
     turns : str
         Which turns of a conversation to use, see `load_sharegpt`.
     done : function
-        Called from time to time with the characters counted.
+        Called repeatedly with the number of characters tokenized.
     columns : str or None
         Field names in a file of lengths, see `load`.
 
@@ -66,7 +66,7 @@ def load_counted(
 
 
 def file_of(trace: str) -> str | None:
-    """The file of a trace, if it is one and exists."""
+    """The file of a trace, if the trace is a file that exists."""
     from kvsim.workloads import TRACES
     from kvsim.workloads.catalogue import entries
 
@@ -78,7 +78,7 @@ def file_of(trace: str) -> str | None:
 
 
 class _Counted:
-    """The lengths of texts, in the order of the requests for them."""
+    """The lengths of texts, in the order in which they were requested."""
 
     def __init__(self, path: str, special: bool, done: Callable[[int], None]) -> None:
         self.lengths = array("q")
@@ -90,14 +90,14 @@ class _Counted:
         self._waiting: list[str] = []
 
     def collect(self, text: str) -> int:
-        """Collect a text; its length is not known yet, so return any length that is not left out."""
+        """Collect a text whose length is unknown so far; returns a length that will not be filtered out."""
         self._waiting.append(text)
         if len(self._waiting) == TEXTS_AT_ONCE:
             self.flush()
         return FEWEST_TOKENS
 
     def flush(self) -> None:
-        """Count the waiting texts."""
+        """Tokenize the collected texts."""
         try:
             found = self._tokenizer.encode_batch(self._waiting, add_special_tokens=self._special)
         except Exception as error:  # such as a word that its vocabulary lacks
@@ -109,7 +109,7 @@ class _Counted:
 
 
 def _tokenizer(path: str) -> Any:  # noqa: ANN401 - of a package that may be missing
-    """The tokenizer of a file, without truncation and padding."""
+    """Load a tokenizer from a file, without truncation and padding."""
     try:
         from tokenizers import Tokenizer  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:

@@ -1,12 +1,12 @@
-"""Shared by the loaders of others' formats: usable rows, and notes on unusable ones.
+"""Shared by the loaders of public formats: select usable rows, and note the unusable ones.
 
     ContextTokens   GeneratedTokens
               374                44     a request
               396                 0     left out: output of 0 tokens
                                  12     left out: prompt length missing
 
-Real traces contain failed calls and gaps. A row is left out for the first reason that applies; each reason is
-a note with its count. A value that is not a number is an error in the file, which the reader reports.
+Real traces contain failed calls and gaps. A row is left out for the first reason that applies; a note gives
+the count for each reason. A value that is not a number is an error, which the reader reports.
 """
 
 import math
@@ -24,7 +24,7 @@ FloatColumn = npt.NDArray[np.float64]
 
 MOST_TOKENS = 1_000_000_000
 MOST_TIME = 1e15
-"""In seconds or milliseconds: later than any date, and precise to a second."""
+"""Limit of times in seconds or milliseconds: later than any date, and precise to a second."""
 
 
 def requests(
@@ -48,18 +48,18 @@ def requests(
     source : str
         The format, for the notes.
     prompt_tokens, output_tokens, arrival_s : float64 arrays, shape (n,)
-        Values of the file: whole numbers and seconds, NaN if missing.
+        Values from the file: integers and seconds, NaN if missing.
     texts : Texts or None
     labels : mapping of str to arrays of shape (n,), or None
         As in Lengths, for all rows.
     priority : float64 array, shape (n,), or None
-        Whole numbers, NaN if missing: then 0.
+        Integers; NaN if missing, which becomes 0.
     no_output : str
         Why a row without output is left out.
     left_out : mapping of str to int, or None
-        Counts of rows left out before, by reason.
+        Counts of rows left out earlier, by reason.
     notes : sequence of str
-        Further notes on the file.
+        More notes on the file.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def requests(
 def _usable(
     unusable: Sequence[tuple[str, npt.NDArray[np.bool_]]], left_out: Mapping[str, int]
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """The indices of usable rows, and notes on the others; a row counts for its first reason."""
+    """The indices of usable rows, and notes on the others; a row counts for its first reason only."""
     kept = np.ones_like(unusable[0][1])
     reasons = dict(left_out)
     for reason, rows in unusable:
@@ -107,7 +107,7 @@ def _usable(
 def unusable(
     prompt: FloatColumn, output: FloatColumn, arrival_s: FloatColumn | None, no_output: str
 ) -> list[tuple[str, npt.NDArray[np.bool_]]]:
-    """Each reason to leave out rows, with the rows."""
+    """Each reason for leaving out rows, with the rows."""
     found = [
         ("prompt length missing", np.isnan(prompt)),
         ("negative prompt length", prompt < 0),
@@ -128,19 +128,19 @@ def from_first(arrival_s: FloatColumn) -> FloatColumn:
 
 
 def possible(value: float, whole: bool) -> bool:
-    """Whether a trace can have this number; NaN counts as missing."""
+    """Whether a trace may contain this number; NaN counts as missing."""
     if math.isnan(value):
         return True
     return abs(value) <= MOST_TOKENS and value.is_integer() if whole else abs(value) <= MOST_TIME
 
 
 def all_possible(values: FloatColumn, whole: bool) -> bool:
-    """Whether a trace can have all these numbers."""
+    """Whether a trace may contain all these numbers."""
     given = values[~np.isnan(values)]
     fit = np.abs(given) <= (MOST_TOKENS if whole else MOST_TIME)
     return bool((fit & (np.floor(given) == given) if whole else fit).all())
 
 
 def allowed(whole: bool) -> str:
-    """The possible values, in words."""
+    """The allowed values, in words."""
     return f"a whole number of at most {MOST_TOKENS:,}" if whole else f"a number of at most {MOST_TIME:g}"

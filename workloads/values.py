@@ -1,11 +1,10 @@
-"""Checks the values of a trace's column: plain values become numbers or names, or one error.
+"""Check the values of a trace's column: plain values become numbers or names, or raise one error.
 
-    numbers    a whole number per row, or none        [3, None, 4.0]        -> 3, 0, 4 and which are present
-    parts      some whole numbers per row             [[1, 2], None, [3]]   -> 1, 2, 3 and where rows begin
-    names      a text or a whole number per row       ["a", 7, None]
+    numbers    an integer per row, or none       [3, None, 4.0]        -> 3, 0, 4 and which are present
+    parts      some integers per row             [[1, 2], None, [3]]   -> 1, 2, 3 and where rows begin
+    names      a string or an integer per row    ["a", 7, None]
 
-A number such as 4.0 counts as whole: tables with gaps hold all their numbers as floats. True and False are
-not numbers.
+4.0 counts as an integer, since tables with gaps hold their numbers as floats. True and False are not numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
 
 
 class Numbers(NamedTuple):
-    """A whole number per row, 0 if missing."""
+    """An integer per row, 0 if missing."""
 
     values: Int64Column
     given: npt.NDArray[np.bool_]
@@ -43,7 +42,7 @@ class Numbers(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Whole numbers per row: those of row i are `values[offsets[i] : offsets[i + 1]]`."""
+    """Integers per row: those of row i are `values[offsets[i] : offsets[i + 1]]`."""
 
     offsets: Int64Column
     values: Int64Column
@@ -64,7 +63,7 @@ class Parts(NamedTuple):
 
 
 def numbers(rows: Rows, field: str, least: int, most: int = LARGEST) -> Numbers | None:
-    """A column of whole numbers; None if no row has one."""
+    """A column of integers; None if no row has one."""
     values = rows.columns.get(field, [])
     given = np.fromiter((value is not None for value in values), bool, len(values))
     if not given.any():
@@ -94,7 +93,7 @@ def seconds(rows: Rows, field: str) -> npt.NDArray[np.float64] | None:
 def parts(
     rows: Rows, field: str, lists: Sequence[Sequence[object]], least: int, most: int = LARGEST
 ) -> Parts:
-    """Lists of whole numbers, one per row; `field` names a number in errors."""
+    """Lists of integers, one per row; `field` names a number in errors."""
     counts = np.fromiter(map(len, lists), np.int64, len(lists))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     found = Parts(offsets, offsets)
@@ -131,7 +130,7 @@ def names(rows: Rows, field: str) -> list[Name | None] | None:
 
 
 def checked_names(values: Sequence[object], wrong: Wrong) -> list[Name]:
-    """Each value as a text or a whole number."""
+    """Each value as a string or an integer."""
     allowed = "a text or a whole number"
     found: list[Name] = []
     for at, value in enumerate(values):
@@ -159,7 +158,7 @@ def shown(value: object) -> str:
 
 
 def _whole(values: Sequence[object], least: int, most: int, wrong: Wrong) -> Int64Column:
-    """The values as whole numbers within the bounds; `wrong` creates the error."""
+    """The values as integers within the bounds; `wrong` creates the error."""
     allowed = "a whole number" + (f" of at least {least:,}" if least > SMALLEST else "")
     if not set(map(type, values)) <= {int}:
         whole = [_as_int(value) for value in values]
@@ -180,7 +179,7 @@ def _whole(values: Sequence[object], least: int, most: int, wrong: Wrong) -> Int
 
 
 def _as_int(value: object) -> int | None:
-    """A whole number as an int; None for anything else."""
+    """An integer value as an int; None for anything else."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""Vidur's processed traces: tokens to prefill and to decode, with or without arrivals in seconds.
+"""Vidur's processed traces: prefill and decode tokens, with or without arrivals in seconds.
 
     arrived_at,num_prefill_tokens,num_decode_tokens
 

@@ -9,12 +9,12 @@
     subagent            '-> |a1| tool |a2| tool |a3| -'
 
 A request arrives `think_time` (of the tools and the user) after the answer to the previous one. If missing,
-that is the time between the two, minus the duration of the answer (`api_time`). A request that follows
-subagents comes after the one that ends last. Times of subagents count from their own start in some files and
-from the session's in others: times before the subagent's start are relative to its own start.
+this is the time between the two requests minus the duration of the answer (`api_time`). A request that
+follows subagents waits for the one that ends last. Times of subagents are relative to their own start in some
+files and to the session's in others; times before the subagent's start must be relative to its own.
 
-Ids are local to a session unless `hash_id_scope` is "global". They may be below 1: ids only mean that equal
-ids are equal blocks. The last block may be partial: it has an id, or none.
+Ids are local to a session unless `hash_id_scope` is "global", and may be below 1. The last block may be
+partial, with or without an id.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ def load_weka(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a value of another kind.
+        A file that cannot be read, or a value of the wrong type.
     """
     calls, cut = _Calls(), 0
     for file in sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [Path(path)]:
@@ -112,7 +112,7 @@ def _session(where: str, session: object, calls: _Calls) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """The owner of the following requests: a session, or one of its subagents."""
+    """Whose requests follow: a session's, or a subagent's."""
 
     session: str
     agent: str
@@ -120,11 +120,11 @@ class _Place:
     begun_s: float
     after: int
     ended_s: float
-    """when the answer that the first of them waits for was complete"""
+    """When the answer that its first request waits for was complete."""
 
 
 def _agent(where: str, holder: Mapping[str, Any], calls: _Calls, place: _Place) -> tuple[int, float]:
-    """Add the requests of a session or a subagent; returns the last one, and when its answer was complete."""
+    """Add the requests of a session or subagent; returns the last one, and when its answer was complete."""
     before, ended = place.after, place.ended_s
     waiting: list[tuple[int, float]] = []
     for number, each in enumerate(_requests(where, holder)):

@@ -1,11 +1,11 @@
-"""The user's choice of when requests arrive: at most one of these.
+"""The user's choice of when requests arrive, at most one of these:
 
     replayed    the trace's own arrivals, or another trace's             --rate-scale, --spread
     drawn       a process: poisson, gamma, onoff, diurnal                --request-rate, --burstiness
-    clients     each sends again when it has its answer                  --clients, --think-time
+    clients     each sends its next request after the answer             --clients, --think-time
 
-An option of another choice is a contradiction, and the error names it. In closed sessions later turns wait
-for an answer, whether first turns are replayed or drawn.
+Options of different choices exclude each other. In closed sessions later turns wait for an answer, whether
+first turns are replayed or drawn.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -26,11 +26,11 @@ USUAL_RATE_AND_BURSTINESS = (2.0, 1.0)
 """Defaults of drawn arrivals."""
 
 TRACE = "trace"
-"""Arrivals of the trace itself; `trace:NAME`: those of another trace."""
+"""Arrivals of the trace itself; `trace:NAME` means those of another trace."""
 
 
 class Arrivals(NamedTuple):
-    """Arrival data for the engine, with notes if there is something to note."""
+    """Arrival data for the engine, with any notes."""
 
     arrival_ps: Int64Column
     waits: Chain | Clients | None
@@ -52,7 +52,7 @@ class When:
 
     @classmethod
     def of(cls, traffic: Traffic) -> Self:
-        """The choices of a traffic."""
+        """The choices in a traffic."""
         return cls(**{each.name: getattr(traffic, each.name) for each in fields(cls)})
 
     @property
@@ -68,7 +68,7 @@ class When:
         return self.arrivals.partition(":")[0] == TRACE
 
     def usual(self, lengths: Lengths) -> dict[str, str | float | None]:
-        """The defaults; None if there is nothing to choose."""
+        """The defaults; None where there is nothing to choose."""
         drawn = self.clients is None and not self.replays(lengths)
         rate, burstiness = USUAL_RATE_AND_BURSTINESS if drawn else (None, None)
         waits = self.clients is not None or self.closed_sessions
@@ -81,7 +81,7 @@ class When:
         }
 
     def _usual_think_time(self, lengths: Lengths) -> str:
-        """The trace's own delays if it has some; clients do not wait for them."""
+        """The trace's own delays if it has any; clients ignore these."""
         return TOLD if self.clients is None and "delay_s" in lengths.labels else USUAL_THINK_TIME
 
     def check(self, lengths: Lengths) -> None:
@@ -110,7 +110,7 @@ class When:
             self._only("rate_scale", "spread", why=f"{why} (request_rate sets their rate)")
 
     def timed(self, lengths: Lengths, rng: np.random.Generator) -> Lengths:
-        """The requests with replayed arrivals, or without any."""
+        """The requests with replayed arrivals, or without arrivals."""
         if self.replays(lengths):
             return replayed(lengths, self.spread, self.rate_scale, rng)
         if lengths.arrival_s is None:
@@ -121,7 +121,7 @@ class When:
     def drawn(
         self, lengths: Lengths, arrivals_rng: np.random.Generator, think_rng: np.random.Generator
     ) -> Arrivals:
-        """When each request arrives, or after which other."""
+        """When each request arrives, or which other it waits for."""
         n = len(lengths)
         if self.clients is not None:
             loop = closed_loop(self.clients, self.think_time, n, think_rng)

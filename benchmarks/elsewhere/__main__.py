@@ -1,14 +1,13 @@
-"""Profiles of GPUs that others measured, from public tables of kernel times.
+"""Build profiles of GPUs from public tables of kernel times that others measured.
 
     python benchmarks/elsewhere ../shared/data/kernel_tables [--out sim/profiles] [--gpu h100 ...]
 
-The fit is that of `sim calibrate` (kernels/calibration/fit.py). One GPU has a model's layers, not tables
-(layers.py). This adds the rows of the tables as points (parts.py), which rows are refused (tables.py), how
-gaps in a table are bridged (fill.py), and what the tables lack, from another GPU's tables (scaled.py) or from
-datasheets, marked as such. `--simpler` asks whether a simpler fit would do (simpler.py).
-Errors are those of a fit without 15 of 100 rows, 15 of 100 shapes (heads, experts) and every row between the
-cells of a table; the shipped fit is the same with the first two included. The same tables give the same
-files, byte for byte.
+The fit is the one of `sim calibrate` (kernels/calibration/fit.py). Rows of the tables become points
+(parts.py), some rows are refused (tables.py), gaps in a table are filled (fill.py), and what the tables lack
+comes from another GPU's tables (scaled.py) or from datasheets, marked as such. One GPU has a model's layers
+instead of tables (layers.py). `--simpler` tests whether a simpler fit would do (simpler.py). The stated
+errors are from a fit without 15 of 100 rows, 15 of 100 shapes (heads, experts) and all rows between the cells
+of a table; the shipped fit includes the first two. The same tables give the same files, byte for byte.
 """
 
 import argparse
@@ -35,21 +34,21 @@ from kvsim.kernels.calibration.profile import FORMAT, rounded
 SOURCE = "ai-dynamo/aiconfigurator at 095f58a"
 LICENCE = "Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES; see NOTICE"
 DATE = "2026-11-21"
-"""When the tables were taken; about the measurements they state only the engine's release."""
+"""When the tables were taken; for the measurements they state only the engine's release."""
 
 HEADS = (32, 64, 128, 256)
 SMALL_KERNEL_S = 2.6e-6
-"""Time of a norm, rotary embedding, activation or KV write with next to no work: the smallest of the
-layer times that casys-kaist/LLMServingSim 5daddb2 (MIT) measured with vLLM 0.19 on an RTX 4090."""
+"""Time of a norm, rotary embedding, activation or KV write with almost no work: the smallest of the layer
+times that casys-kaist/LLMServingSim 5daddb2 (MIT) measured with vLLM 0.19 on an RTX 4090."""
 DATASHEET_SHARE = 0.89
-"""Share of the bandwidth for kernels that only move bytes and are in no table: as in the roofline."""
+"""Share of the bandwidth for kernels that only move bytes and are in no table, as in the roofline."""
 REAL_DATA = {"bfloat16": 1.148, "fp8": 1.148}
-"""How much longer products take with real weights than with the tables' weights, which were never set, or
-all 0.01 (collector/vllm/collect_gemm.py; nvfp4 weights were random): a GPU at its power limit slows down.
-Products of zeros run at 295 TFLOP/s where random ones run at 257 (A100, thonking.ai/p/strangely-matrix-
-multiplications)."""
+"""How much longer products take with real weights than with the tables' weights, which were never set, or all
+0.01 (collector/vllm/collect_gemm.py; nvfp4 weights were random): a GPU at its power limit slows down.
+Products of zeros run at 295 TFLOP/s, random ones at 257 (A100,
+thonking.ai/p/strangely-matrix-multiplications)."""
 SINKS_OF = {"a100-80gb": next(gpu for gpu in GPUS if gpu.name == "l40s")}
-"""GPU without rows of attention with sinks -> the GPU whose slowdown it takes."""
+"""GPU without rows for attention with sinks -> the GPU whose slowdown it takes."""
 FILES = {
     "product": "gemm",
     "decode": "generation_attention",
@@ -60,7 +59,7 @@ FILES = {
 
 
 def wanted(gpu: Gpu, tables: Path) -> Iterator[tuple[str, str, Iterator[Timed], float, dict]]:
-    """(part, its name in the profile, rows, peak, constants) of everything the tables may have for a GPU."""
+    """(part, its name in the profile, rows, peak, constants) for everything the tables may have on a GPU."""
     multiprocessors = {"multiprocessors": gpu.multiprocessors}
     tiles = {"token_tile": 128, "output_tile": 128, "whole_waves": 0.4}
     for dtype, (weight, given) in tabled.PRODUCT_BYTES.items():
@@ -101,12 +100,12 @@ def wanted(gpu: Gpu, tables: Path) -> Iterator[tuple[str, str, Iterator[Timed], 
 
 
 def named(part: str, dtype: str) -> str:
-    """`product` for 16 bits, `product_fp8` and the like for others."""
+    """`product` for 16 bits, `product_fp8` and the like for other types."""
     return part if dtype == "bfloat16" else f"{part}_{dtype}"
 
 
 def profile_of(gpu: Gpu, tables: Path) -> dict[str, object]:
-    """The profile of a GPU of the tables."""
+    """The profile of a GPU in the tables."""
     sieve = Sieve(gpu)
     found = parts_of(gpu, tables, sieve)
     other, names = TAKEN.get(gpu.name, (None, ()))
@@ -125,7 +124,7 @@ def profile_of(gpu: Gpu, tables: Path) -> dict[str, object]:
 def parts_of(
     gpu: Gpu, tables: Path, sieve: Sieve, names: Sequence[str] | None = None
 ) -> dict[str, dict[str, object]]:
-    """The parts that the tables have for a GPU: all, or those named."""
+    """The parts that the tables have for a GPU, or the named ones."""
     found = {}
     for name, measured, constants, bounds in sifted(gpu, tables, sieve, names):
         fitted = fit_part([one.point for one in measured], measured, constants, bounds, relaxed)
@@ -198,12 +197,12 @@ def whole_profile(
 
 
 def whole_grid(one: Measured) -> Measured:
-    """A held-out point as the cell that it is; a point that is not a cell stays unchanged."""
+    """A held-out point as a grid cell; a point that is not a cell is unchanged."""
     return replace(one, point=replace(one.point, role="grid")) if one.point.cell else one
 
 
 def slim(part: Mapping[str, object], tried: Mapping[str, object]) -> dict[str, object]:
-    """A part without its points, with the errors of the same fit without the held-out rows."""
+    """A part without its points, with the errors of the fit without the held-out rows."""
     kept = {key: part[key] for key in ("form", "constants", "base", "tables", "range")}
     apart = [one for one in tried["points"] if one["role"] == "held_out"]
     errors = {
@@ -224,7 +223,7 @@ def by_datasheet(bandwidth: float) -> dict[str, object]:
 
 
 def engines(gpu: Gpu, tables: Path) -> dict[str, str]:
-    """Part -> release and kernels with which its rows were measured."""
+    """Part -> the release and kernels with which its rows were measured."""
     found = {}
     for part, file in FILES.items():
         rows = pq.read_table(
@@ -239,7 +238,7 @@ def engines(gpu: Gpu, tables: Path) -> dict[str, str]:
 
 
 def text_of(profile: Mapping[str, object]) -> str:
-    """One line per part, ratios to three digits: small enough to ship."""
+    """One line per part, ratios to three digits, small enough to ship."""
     lines = []
     for key, value in profile.items():
         if key != "parts":

@@ -1,4 +1,4 @@
-"""Ratios of cells that no row has: the mean of their neighbours, so that a gap is bridged smoothly."""
+"""Fill cells that no row covers with the mean of their neighbours, so that gaps are bridged smoothly."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,9 +8,9 @@ ROUNDS = 200
 
 
 def relaxed(missing: Sequence[tuple], known: Mapping[tuple, float], axes: Sequence[Mapping]) -> dict:
-    """Missing cells as the mean of their direct neighbours in log space, the known ones held: a membrane.
+    """Missing cells as the mean of their direct neighbours in log space, with the known ones fixed.
 
-    It starts from the nearest known value along each axis, so that a few rounds are enough.
+    Starts from the nearest known value along each axis, so a few rounds suffice.
     """
     if not missing:
         return {}

@@ -1,11 +1,11 @@
-"""Timed points of one model's layers, as LLMServingSim's profiler measured them: the RTX 4090.
+"""Timed points of one model's layers on the RTX 4090, measured by LLMServingSim's profiler.
 
     casys-kaist/LLMServingSim 5daddb2 (MIT), vLLM 0.19, Llama-3.1-8B in bf16, FlashAttention 2
 
-One layer at a time on any number of tokens: four products, output matrix, sampler, norm, gate and rotary
-embedding; attention of even batches and of one chunk behind a prefix. Other shapes and precisions were not
-measured: other models follow the form, as every result states. Attention that reads faster than the
-datasheet allows is refused.
+Layers were measured one at a time over the number of tokens: four products, output matrix, sampler, norm,
+gate and rotary embedding; attention of even batches and of one chunk after a prefix. Other shapes and
+precisions were not measured, so other models follow the form, as every result states. Attention that reads
+faster than the datasheet allows is refused.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ PRODUCTS = {
 }
 """Layer -> inputs and outputs."""
 SMALL = {"layernorm": ("norm", HIDDEN), "act_fn": ("activation", 14_336), "rotary_emb": ("rotary", 5120)}
-"""Layer -> its kind, and its width."""
+"""Layer -> its kind and width."""
 ATTENTION = {"kv_heads": 8, "group": 4, "head_dim": 128, "element_bytes": 2, "block_size": 16}
 PARTS = ("product", "lm_head", "sampling", "elementwise", "decode", "prefill")
 HEADS = ("32", "64", "128", "256")
@@ -75,7 +75,7 @@ def _measured(part: str, x: dict, microseconds: float, cell: Cell) -> Measured:
 
 
 def _rows(part: str, folder: Path) -> Iterator[tuple[dict, float, Cell]]:
-    """(what was launched, its microseconds, its cell)."""
+    """(launch, its microseconds, its cell)."""
     if part in {"decode", "prefill"}:
         yield from _attention(part, pd.read_csv(folder / "attention.csv.gz"))
     elif part in {"lm_head", "sampling"}:
@@ -101,7 +101,7 @@ def _rows(part: str, folder: Path) -> Iterator[tuple[dict, float, Cell]]:
 
 
 def _attention(part: str, table: pd.DataFrame) -> Iterator[tuple[dict, float, Cell]]:
-    """Batches without a chunk, or a chunk without batches: mixed steps enter no fit."""
+    """Decode-only batches, or a single chunk; mixed steps are not used."""
     for row in table.itertuples():
         if part == "decode" and not row.prefill_chunk and row.kv_decode:
             read = row.n_decode * row.kv_decode * 2 * 8 * 128 * 2

@@ -1,7 +1,7 @@
-"""Turns rows of the public tables into timed points: products, attention, experts, all-reduce.
+"""Turn rows of the public tables into timed points: products, attention, experts, all-reduce.
 
-Each generator yields a `Timed` for every row of a GPU. A row whose values all lie on the axes of its part's
-table is a cell of the grid; every other row is held out, as are rows and whole shapes drawn by their names.
+Each generator yields a `Timed` for every row of a GPU. A row whose values are all on the axes of its part's
+table is a grid cell. All other rows are held out, as are rows and whole shapes drawn by name.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,10 @@ PRODUCT_BYTES = {
     "fp8": (1.0, 1.0),
     "nvfp4": (0.5625, 0.5625),
 }
-"""Bytes of a weight and of an input number by the tables' name; 4 bits and an 8-bit scale per 16 of them.
+"""Bytes of a weight and of an input number, by the tables' name; 4-bit types have an 8-bit scale per 16.
 
-`fp8_block` is left out: its rows have a floor of 58 us on an H100, 170 us on a B200 and 300 us on an L40S
-whatever their size, several times the time of the 16-bit product of the same shape. That is the launching
-host, not the GPU.
+`fp8_block` is left out: its rows take at least 58 us on an H100, 170 us on a B200 and 300 us on an L40S,
+several times the 16-bit product of the same shape. That is launch overhead on the host, not the GPU.
 """
 
 PRODUCT_AXES: dict[str, tuple[int, ...]] = {
@@ -48,16 +47,17 @@ EXPERT_BYTES = {
     "w4a16_mxfp4": (0.53125, 2),
     "w4a8_mxfp4_mxfp8": (0.53125, 1),
 }
-"""Bytes of a weight of the experts, and of an input number, which determines the peak they compute at."""
+"""Bytes of an expert's weight and of an input number; the latter determines the peak rate."""
 EXPERT_KERNELS = {"w4a16_mxfp4": "gptoss"}
-"""If the tables have two kernels for the same weights, the one of the model that is served with them.
+"""Where the tables have two kernels for the same weights, the one that is used to serve the model.
 
-On Hopper and Blackwell the other one, Marlin, was timed for experts of another model; mixed with it, those of
-gpt-oss on one H100 were up to 2.5 times as slow as their own rows."""
+On Hopper and Blackwell the other one, Marlin, was timed with another model's experts; with both mixed,
+gpt-oss's experts on one H100 were up to 2.5 times as slow as in their own rows.
+"""
 
 
 SINKS_FROM = 2048
-"""Prompt length from which on Triton's attention is slower by a factor that hardly grows any more."""
+"""Prompt length from which the slowdown of Triton's attention hardly grows any more."""
 
 
 def on(axes: dict[str, Sequence[int]], cell: dict[str, float]) -> dict[str, float] | None:
@@ -85,7 +85,7 @@ def products(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
 
 
 def decode(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
-    """One new token per sequence; layers that see everything."""
+    """One new token per sequence, in full-attention layers."""
     element = {"bfloat16": 2, "fp8": 1}[dtype]
     axes = {
         "head_dim": HEAD_DIMS, "group": GROUPS, "sequence_heads": SEQUENCE_HEADS,
@@ -115,7 +115,7 @@ def decode(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
 
 
 def prefill(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
-    """Whole prompts: no row has anything cached before them."""
+    """Whole prompts; no row has a cached prefix."""
     element = {"bfloat16": 2, "fp8": 1}[dtype]
     axes = {
         "head_dim": HEAD_DIMS, "group": GROUPS, "tokens": PREFILL_TOKENS, "sequences": SEQUENCES,
@@ -143,10 +143,10 @@ def prefill(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
 
 
 def sinks(tables: Path, gpu: Gpu) -> float:
-    """Time of prompts in Triton's attention, which has sinks, as a multiple of FlashAttention 2's.
+    """Time of prompts in Triton's attention, which has sinks, over that in FlashAttention 2.
 
-    The median over the prompts of SINKS_FROM tokens or more, with all layers' keys, that were timed with
-    both: heads of 192 numbers, the only ones, and Triton's from an fp8 cache.
+    The median over the prompts of at least SINKS_FROM tokens in full-attention layers that were timed with
+    both: only heads of 192 numbers, and for Triton only with an fp8 cache.
     """
     timed: dict[str, dict[tuple, float]] = {}
     for row in rows(tables, "context_attention", gpu, head_dim=192, window_size=0):
@@ -160,7 +160,7 @@ def sinks(tables: Path, gpu: Gpu) -> float:
 
 
 def all_reduce(tables: Path, gpu: Gpu) -> Iterator[Timed]:
-    """Sums over GPUs by vLLM's own kernel in a CUDA graph, up to its largest size, then by NCCL."""
+    """All-reduces by vLLM's own kernel in a CUDA graph, up to its largest size, then by NCCL."""
     for row in rows(tables, "all_reduce_custom", gpu, kernel_source="vLLM_custom_graph"):
         x = {"gpus": int(row["num_gpus"]), "bytes": 2 * int(row["message_size"])}
         yield Timed(x, x, row["latency_ms"] / 1e3, 0.0, 0.0, 0.0, drawn("all-reduce", *x.values()), False)
@@ -174,8 +174,8 @@ def snapped(value: float) -> float:
 def experts(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
     """The experts of a layer on one GPU: both products, routed evenly or by a power law of 1.2.
 
-    A cell takes in all rows whose rows per expert, local number of experts and matrix are nearest to it.
-    Experts that are distributed over GPUs have cells of their own.
+    Each row belongs to the nearest cell by rows per expert, local number of experts and matrix. Experts that
+    are distributed over GPUs have separate cells.
     """
     for row in rows(tables, "moe", gpu, moe_dtype=dtype):
         if EXPERT_KERNELS.get(dtype, "") not in str(row["kernel_source"]):

@@ -1,10 +1,10 @@
-"""Whether a simpler fit would do: how errors on held-out rows change with fewer norms, or from one start.
+"""Would a simpler fit do? How errors on held-out rows change with fewer norms, or with one start.
 
     python benchmarks/elsewhere ../shared/data/kernel_tables --simpler      about 20 CPU-minutes for all GPUs
 
-Each part is fitted with every norm alone; of a set of norms the fit takes the one with the least squares. The
-output is the mean errors, of rows and of new shapes, that grow by more than 0.1 point over six norms. Of
-167:
+Each part is fitted with every norm alone; from a set of norms the fit takes the one with the least squares.
+The output lists the mean errors, of rows and of new shapes, that grow by more than 0.1 point compared with
+six norms. Of 167:
 
     one start                5, by up to 5.68: the sum of squares has several minima
     norms 1, 3              17, by up to 1.86
@@ -13,10 +13,10 @@ output is the mean errors, of rows and of new shapes, that grow by more than 0.1
     norms 1, 1.5, 3, max     4, by up to 0.30
     norms 1, 1.5, 2, 3       0
 
-None changes the mean of all errors by more than 0.05 points. So norms 4 and "max" are gone; the others and
-the starts stay. Of the RTX 4090's layers, which are not among the 167, one error grows: that of 8 rows of the
-output matrix from 4.2 to 5.0 % (its median stays at 0.5), due to two rows behind the edge of a tile where the
-GPU has none, which are 10 and 21 % off with "max" and 12 and 26 % without.
+None changes the mean of all errors by more than 0.05 points, so norms 4 and "max" were dropped; the others
+and the starts stay. For the RTX 4090's layers, which are not among the 167, one error grows: over 8 rows of
+the output matrix, from 4.2 to 5.0 % (its median stays at 0.5). The cause is two rows just past a tile edge
+where the GPU has none: they are 10 and 21 % off with "max", 12 and 26 % without.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ def compared(parts: Iterable[Wanted]) -> Iterator[str]:
 
 
 def errors_of(found: Mapping, norms: Sequence[object], starts: Sequence[float]) -> Errors:
-    """Errors of the norm that the fit would take."""
+    """Errors with the norm that the fit would take."""
     return min(found[norm, starts] for norm in norms)[1]
 
 
@@ -95,5 +95,5 @@ def tried(
         return None
     apart = [one for one in part["points"] if one["role"] == "held_out"]
     errors = [error_of(one for one in apart if one["x"]["new_shape"] is new) for new in (False, True)]
-    last = squares[-len(fit.candidates(constants)) :]  # before them come those of each number of GPUs alone
+    last = squares[-len(fit.candidates(constants)) :]  # before them come the fits for each number of GPUs
     return min(last), tuple(error["mean"] for error in errors if error)

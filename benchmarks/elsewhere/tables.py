@@ -1,9 +1,9 @@
-"""The public tables of measured kernels: each row as a point of a calibration, and which rows are refused.
+"""The public tables of measured kernels: each row as a calibration point, and which rows are refused.
 
 Source: ai-dynamo/aiconfigurator at 095f58a (Apache-2.0, NVIDIA). A row is one call in milliseconds inside a
-CUDA graph. Three traps: the same keys, or six weight matrices, are replayed, so data that fits the L2 cache
-may be read from it; some rows are faster than the datasheet allows; and some products take half as long again
-as the same matrix with fewer and with more tokens: the GPU was disturbed. `Sieve` refuses all of these.
+CUDA graph. `Sieve` refuses three kinds of rows. The same keys, or six weight matrices, are replayed, so small
+data may come from the L2 cache. Some rows are faster than the datasheet allows. And some products take 1.5
+times as long as the same matrix with fewer and with more tokens, because the GPU was disturbed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,23 +20,23 @@ from kvsim.kernels.calibration.points import MAIN, Point
 Row = Mapping[str, object]
 
 HELD_OUT_OF_100 = 15
-"""Percentage of rows, and of whole shapes, that enter no fit: drawn by the CRC of their names, so fixed."""
+"""Percentage of rows, and of whole shapes, that are held out: drawn by the CRC of their names, so fixed."""
 
 DISTURBED = 1.5
-"""A product this many times as slow as one of the same matrix with more tokens, and as one with fewer (up to
-NEAR times), was disturbed. Of a B200's fp8 products 4.8 % are, twice as slow as their neighbours; of all
-others 0.8 % at most. The fewest tokens have none with fewer: those with more are enough, as a product may be
-padded. On B200 and its kin, fp8 products of one token, the first to be timed, take two to three times as long
-as those of two."""
+"""A product that is this many times as slow as the same matrix with more tokens, and with fewer (up to NEAR
+times), was disturbed. This concerns 4.8 % of a B200's fp8 products, which are twice as slow as their
+neighbours, and at most 0.8 % of all others. For the fewest tokens, only those with more are compared, as a
+product may be padded. On B200 and its kin, fp8 products of one token, the first to be timed, take two to
+three times as long as those of two."""
 NEAR = 4
 
 RESIDENT_MATRICES = 6
-"""Weight matrices that the tables' benchmark of products cycles through."""
+"""Weight matrices that the tables' product benchmark cycles through."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of the tables, by its datasheet: dense peaks in TFLOP/s by bytes of an input number."""
+    """A GPU in the tables, by its datasheet: dense peaks in TFLOP/s by bytes of an input number."""
 
     table: str
     name: str
@@ -53,8 +53,8 @@ class Gpu:
     def one_launch(self) -> bool:
         """Whether vLLM's attention over a 16-bit cache is FlashAttention 2: one launch, prompts and decodes.
 
-        Hopper has FlashAttention 3 and 4, B200 and its kin FlashInfer: they either pack the heads of a group,
-        or launch separately. The tables' column `kernel_source` says which.
+        Hopper uses FlashAttention 3 and 4, B200 and its kin FlashInfer, which either pack the heads of a
+        group or launch separately. The tables' column `kernel_source` says which is used.
         """
         return self.capability[0] in (8, 12)
 
@@ -94,7 +94,7 @@ def drawn(*names: object) -> bool:
 
 @dataclass
 class Sieve:
-    """Refuses impossible rows: those faster than the GPU, and those that were read from its L2 cache.
+    """Refuses impossible rows: those faster than the GPU, and those read from its L2 cache.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Sieve:
 
 
 def disturbed_of(products: Sequence["Timed"]) -> set[int]:
-    """Products much slower than those of the same matrix with fewer tokens, if any, and with more."""
+    """Products much slower than the same matrix with more tokens and, if any, with fewer."""
     matrices: dict[tuple[float, float], list[tuple[float, float, int]]] = {}
     for i, each in enumerate(products):
         row = each.x["tokens"], each.seconds, i
@@ -159,7 +159,7 @@ def disturbed_of(products: Sequence["Timed"]) -> set[int]:
 class Timed:
     """A row: what was launched, its cell, and the least it must read and compute.
 
-    `new_shape`: no row of its heads, matrices or experts enters a fit.
+    `new_shape`: no row with its heads, matrices or experts is used in a fit.
     """
 
     x: Mapping[str, float]
@@ -173,11 +173,11 @@ class Timed:
 
     @property
     def role(self) -> str:
-        """Role of the point: a cell of the table, or predicted only."""
+        """The role of the point: a cell of the table, or held out."""
         return "held_out" if self.held_out or self.new_shape or self.cell is None else "grid"
 
     def measured(self, part: str) -> Measured:
-        """As a point of a calibration."""
+        """The row as a calibration point."""
         x = {**self.x, "new_shape": self.new_shape}
         point = Point(part, x, self.role, MAIN, dict(self.cell or {}))
         return Measured(point, self.seconds, self.seconds, self.seconds, 1)

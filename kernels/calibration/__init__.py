@@ -6,10 +6,9 @@
 
     planned = plan(quick=False, interpret=False)                 # parts, points, estimated_s(), device
     profile = calibrate(planned, journal, progress=print)        # resumes the journal; Ctrl-C keeps it
-    write_profile(profile, path, journal)                        # and removes the journal
+    write_profile(profile, path, journal)                        # also removes the journal
 
-The same from a shell, with only the kernels of kvsim:
-`python -m kvsim.kernels.calibration --out PROFILE`.
+The same from a shell, without the rest of kvsim: `python -m kvsim.kernels.calibration --out PROFILE`.
 
     profile.py     the resulting file, described field by field; writing it
     form.py        the fitted forms: bytes and work of each part, tables of ratios

@@ -14,7 +14,7 @@ from kvsim.kernels.calibration.stopping import exit_code, terminable
 
 
 def show(progress: Progress) -> None:
-    """One line, overwriting the last one; in a file, a line per part."""
+    """Print progress on one line that is overwritten; in a file, a line per part."""
     share = progress.done / max(progress.points, 1)
     text = f"{share:4.0%}  {progress.part or 'done':12} about {progress.left_s:.0f} s left"
     if sys.stderr.isatty():

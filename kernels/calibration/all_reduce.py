@@ -1,7 +1,7 @@
-"""Sums over GPUs: one process per GPU, the collective of torch.distributed (NCCL), captured in a graph.
+"""Time all-reduces: one process per GPU, torch.distributed (NCCL) captured in a CUDA graph.
 
-In a rehearsal the processes are on the CPU (gloo). A failure leaves the part out of the profile, with its
-reason among the refused points.
+A rehearsal uses CPU processes (gloo). After a failure the part is left out of the profile, with the reason
+among the refused points.
 """
 
 import json
@@ -29,7 +29,7 @@ TIMEOUT = timedelta(seconds=120)
 
 @dataclass(frozen=True)
 class Task:
-    """The joint work of the processes: sums of tensors of these sizes in bytes."""
+    """What the processes measure together: all-reduces of tensors of these sizes in bytes."""
 
     gpus: int
     sizes: Sequence[int]
@@ -44,7 +44,7 @@ class Task:
 
 
 def all_reduce_seconds(points: Sequence[Point], repeats: int, rehearsal: bool) -> list[Sample]:
-    """The measurement at each point of the part; points with the same number of GPUs share processes."""
+    """Measure each point of the part; points with the same number of GPUs share processes."""
     found = []
     for gpus, some in groupby(points, lambda point: point.x["gpus"]):
         sizes = [point.x["bytes"] for point in some]
@@ -61,7 +61,7 @@ def all_reduce_seconds(points: Sequence[Point], repeats: int, rehearsal: bool) -
 
 
 def measure(rank: int, task: Task) -> None:
-    """The work of one process; rank 0 writes its seconds to a file."""
+    """Run in each process; rank 0 writes its seconds to a file."""
     device = torch.device("cpu") if task.rehearsal else torch.device("cuda", rank)
     if not task.rehearsal:
         torch.cuda.set_device(device)

@@ -1,4 +1,4 @@
-"""From a journal to a profile: sift the points, fit every part, predict the composed steps."""
+"""Turn a journal into a profile: select the points, fit every part, predict the composed steps."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -19,13 +19,13 @@ from kvsim.kernels.calibration.timing import Datasheet, refusal
 PRODUCTS = ("product", "lm_head")
 NO_PARTS = ("ceilings", "launch", "composed")
 OVER_CEILING = 1.1
-"""How much faster than the ceiling a product may be: libraries are best at other sizes."""
+"""How many times faster than the measured peak a product may be: libraries are fastest at other sizes."""
 PREFILL_WAVES = 0.5
-"""Share of a last wave's idle time that prompts take. By list scheduling of their programs, which differ in
-length, it leaves the least error (tests/support/synthetic_gpu.py); an H200 agrees."""
+"""Share of the idle time in the last wave that prompts take. This value has the smallest error against list
+scheduling of their programs, which differ in length (tests/support/synthetic_gpu.py); an H200 agrees."""
 PRODUCT_TILES = {"token_tile": 128, "output_tile": 128, "whole_waves": 0.4}
 """How libraries tile a product, which is undocumented. Among tiles of 64, 128 and 256 and shares of 0 to 1,
-these leave about the least error between 13 token counts in public tables of H100 and A100
+these have about the smallest error over 13 token counts in public tables of H100 and A100
 (benchmarks/products.py)."""
 
 
@@ -38,7 +38,7 @@ def installed_version() -> str:
 
 
 def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict[str, Any]:
-    """The profile from a journal's measurements; raises IncompleteError if a part is missing."""
+    """Build the profile from a journal's measurements; raises IncompleteError if a part is missing."""
     from kvsim.kernels import launch  # imports triton
 
     device, sheet = planned.device, planned.sheet
@@ -94,7 +94,7 @@ def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict
 
 
 def sifted(planned: Plan, journal: Journal) -> tuple[list[Measured], list[dict[str, Any]]]:
-    """The accepted measurements, and the refused or failed ones with the reason."""
+    """The accepted measurements, and the refused or failed ones with reasons."""
     kept, left, most = [], [], most_tflops(planned, journal)
     for point in planned.points:
         sample = journal.samples[point.key]
@@ -109,19 +109,19 @@ def sifted(planned: Plan, journal: Journal) -> tuple[list[Measured], list[dict[s
 
 
 def refused(planned: Plan, point: Point, sample: Sample, most: float | None) -> str | None:
-    """Why a point's measurement cannot be true; None if it can, or nothing was measured.
+    """Why a point's measurement cannot be right; None if it can, or nothing was measured.
 
-    `most`: TFLOP/s that nothing exceeds, below the datasheet's.
+    `most`: an upper bound in TFLOP/s, below the datasheet's.
     """
     seconds = sample.seconds
     return refusal(planned.sheet, median(seconds), *useful(point), most) if seconds else None
 
 
 def most_tflops(planned: Plan, journal: Journal) -> float | None:
-    """A bound by the measured ceiling; None without one, and in a rehearsal.
+    """An upper bound in TFLOP/s from the measured peak; None in a rehearsal or without one.
 
-    Whatever is faster computes with other numbers than the ceiling did: products of zeros or of NaN take
-    less power, so clocks are higher.
+    Anything faster multiplied other numbers than the peak did: zeros and NaN draw less power, so clocks are
+    higher.
     """
     ceiling = next(point for point in planned.points if point.x.get("what") == "product")
     sample = journal.samples.get(ceiling.key)
@@ -169,7 +169,7 @@ def constants_of(part: str, device: Device) -> dict[str, Any]:
 
 
 def bounds_of(part: str, sheet: Datasheet | None) -> Bounds:
-    """The upper bounds of the rates in a part's form."""
+    """Upper bounds of the rates in a part's form."""
     if sheet is None or part in {"to_host", "to_gpu", "all_reduce"}:
         return Bounds()
     rate = sheet.tflops * 1e12 if part in {"prefill", *PRODUCTS} else None
@@ -177,7 +177,7 @@ def bounds_of(part: str, sheet: Datasheet | None) -> Bounds:
 
 
 def ceilings_of(measured: list[Measured]) -> dict[str, float | None]:
-    """The best bytes and flops per second that the device reached."""
+    """The highest bytes and flops per second that the device reached."""
     found = {one.point.x["what"]: one for one in measured if one.point.part == "ceilings"}
 
     def rate(what: str, work: str) -> float | None:
@@ -191,7 +191,7 @@ def ceilings_of(measured: list[Measured]) -> dict[str, float | None]:
 
 
 def composed_of(parts: Mapping[str, Any], measured: list[Measured]) -> dict[str, Any]:
-    """Measured and predicted composed steps, except those with a part that could not be fitted."""
+    """Measured and predicted composed steps, without those that use a part that could not be fitted."""
     rows = []
     for one in measured:
         consists_of: dict[str, float] = {}

@@ -1,8 +1,8 @@
-"""Points in, seconds out: each point is captured and timed in its own steady state (timing.py).
+"""Measure points: each is captured and timed in its own steady state (timing.py).
 
-On the CPU the same code runs each launch twice, interpreted: a rehearsal. A point that does not fit in
-memory, or whose kernel does not fit the device, has a reason instead of seconds; the others go on. After any
-other failure the GPU is tested: if it is dead, the calibration ends, since all later points would fail too.
+On the CPU the same code runs each launch twice in the interpreter: a rehearsal. A point that does not fit in
+memory, or whose kernel does not fit the device, gets a reason instead of seconds. After any other failure the
+GPU is tested; if it is dead the calibration ends, since all later points would fail too.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,17 +32,17 @@ from kvsim.kernels.calibration.timing import (
 
 REPEATS = 9
 ENOUGH_S = 0.05
-"""Long launches are repeated less often once they took this long."""
+"""After this time in total, a launch is repeated fewer times."""
 REST_S = 0.05
-"""Before each repeat of a sentinel. At its power limit an H200's clocks move: the same product took 6 %
-longer at one time than at another. The first after a pause was the same within 1.2 % before 11 of 14 parts,
-and slower only right after the largest products."""
+"""Pause before each repeat of a sentinel. At its power limit an H200's clocks vary: the same product took 6 %
+longer at one time than at another. After a pause it was within 1.2 % before 11 of 14 parts, and slower only
+right after the largest products."""
 REPLAYS = 32
-"""Replays of a graph in a row: fewer than the driver queues before the host waits."""
+"""Replays of a graph in a row, few enough for the driver to queue without blocking the host."""
 LOAD_SIDE, LOADS = 4096, 64
 """Size of the square products that keep a GPU busy, and how many are queued together: more than 10 ms."""
 FAILURES = (RuntimeError, MemoryError, TritonError, OSError, SubprocessError)
-"""Exceptions by which a point may fail: torch raises RuntimeError for memory and device errors, the last two
+"""Exceptions that a point may fail with. torch raises RuntimeError for memory and device errors; the last two
 come from compilers that Triton starts."""
 
 
@@ -50,10 +50,10 @@ Read = TypeVar("Read")
 
 
 class Stopwatch(Protocol):
-    """The measurements that a calibration needs from a device."""
+    """What a calibration needs to measure on a device."""
 
     def seconds(self, points: Sequence[Point]) -> list[Sample]:
-        """The measurement at each point."""
+        """Measure each point."""
 
     def under_load(self, read: Callable[[], Read]) -> Read:
         """Call `read` while the device is busy, and return its result."""
@@ -67,7 +67,7 @@ class Bench:
         self._room: Room | None = None
 
     def seconds(self, points: Sequence[Point]) -> list[Sample]:
-        """Times of all repeats; median and spread are left to the caller.
+        """The times of all repeats, from which the caller takes median and spread.
 
         Raises DeviceLostError if the GPU has died, CalibrationError if there is no memory at all.
         """
@@ -79,7 +79,6 @@ class Bench:
         return found
 
     def _sample(self, point: Point, room: Room) -> Sample:
-        """The point's times, or why there are none."""
         try:
             replay, launches = self._replay(point, room)
             if self.rehearsal:
@@ -96,7 +95,7 @@ class Bench:
         return Sample(tuple(times[""]), launches)
 
     def under_load(self, read: Callable[[], Read]) -> Read:
-        """Run large products until the call returns; without load if they do not fit in memory."""
+        """Run large products until `read` returns; without load if they do not fit in memory."""
         room = self._room = self._room or self._new_room()
         side, count = (64, 1) if self.rehearsal else (LOAD_SIDE, LOADS)
         with ThreadPoolExecutor(1) as other:

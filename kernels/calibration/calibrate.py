@@ -62,24 +62,24 @@ def calibrate(
     planned : Plan
         From `plan`.
     journal : Path
-        A file that is continued if it exists; without it nothing is saved.
+        A file, resumed if it exists; without it nothing is saved.
     name : str
-        The profile's name; the GPU's if not given.
+        The profile's name; by default the GPU's.
     fresh : bool
         Start the journal anew.
     progress : callable
         Called before every group of points is measured, and at the end.
     stopwatch : Stopwatch
-        Replaces the device; the device itself if not given.
+        Replaces the device.
     read_clocks, now : callable
-        Return nvidia-smi's report (run if not given), and the start time.
+        Return nvidia-smi's report (by default nvidia-smi is run), and the start time.
 
     Raises
     ------
     JournalError
         The journal belongs to another device, other versions or another plan.
     DeviceLostError, IncompleteError
-        The GPU died, or too much failed for a profile: the measurements are in the journal.
+        The GPU died, or too much failed for a profile; the journal has the measurements.
     """
     begun = begin(planned, journal, fresh=fresh, read_clocks=read_clocks, now=now)
     return finish(planned, begun, name=name, progress=progress, stopwatch=stopwatch, read_clocks=read_clocks)
@@ -93,7 +93,7 @@ def begin(
     read_clocks: Callable[[], Mapping[str, str]] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Journal:
-    """The journal, with its earlier plausible measurements; raises JournalError as `calibrate` does."""
+    """Open the journal, with its earlier plausible measurements; raises JournalError as `calibrate` does."""
     said = read_clocks() if read_clocks else clocks(planned.device.uuid)
     head = {
         "device": {**planned.device.facts(), "driver": said.get("driver_version")},
@@ -117,7 +117,7 @@ def finish(
     stopwatch: "Stopwatch | None" = None,
     read_clocks: Callable[[], Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """Measure the points that the journal lacks, and fit."""
+    """Measure the points missing from the journal, and fit."""
     if stopwatch is None:
         from kvsim.kernels.calibration.bench import Bench
 
@@ -133,7 +133,7 @@ def measure(
     progress: Callable[[Progress], object],
     read_clocks: Callable[[], Mapping[str, str]],
 ) -> None:
-    """Measure the points that the journal lacks, group by group."""
+    """Measure the points missing from the journal, group by group."""
     groups = [[point for point in group if point.key not in journal.samples] for group in planned.groups]
     groups = [group for group in groups if group]
     left = [planned.estimated_s(group) for group in groups]

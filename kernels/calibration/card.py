@@ -1,4 +1,4 @@
-"""nvidia-smi's report on the measured card: clocks, power, temperature, modes, why it is slowed."""
+"""nvidia-smi's report on the measured card: clocks, power, temperature, modes, and throttling."""
 
 import subprocess
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ WANTED = (
     "mig.mode.current", "ecc.mode.current",
 )  # fmt: skip
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""Fields whose bits say why clocks are low; drivers before 535 know only the second name."""
+"""Fields whose bits tell why clocks are low; drivers before 535 know only the second name."""
 
 SLOWED_BY = "slowed_by"
 BITS: Mapping[int, str] = {
@@ -19,14 +19,14 @@ BITS: Mapping[int, str] = {
 """As in nvml.h."""
 
 THROTTLED = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
-"""Heat and power supply. A large product reaches the power limit on a healthy card: not throttling."""
+"""Heat and power supply only: a large product reaches the power limit on a healthy card."""
 
 
 def clocks(uuid: str | None = None) -> dict[str, str]:
     """The current report, as text; empty if nvidia-smi or the card is not found.
 
-    `uuid`: the card's, as torch gives it; nvidia-smi ignores CUDA_VISIBLE_DEVICES. A MIG slice has its own
-    UUID, and is found only if there is one card.
+    `uuid`: the card's as torch reports it, since nvidia-smi ignores CUDA_VISIBLE_DEVICES. A MIG slice has its
+    own UUID, and is found only if there is one card.
     """
     for reasons in REASONS:
         rows = _asked(("uuid", *WANTED, reasons))
@@ -42,7 +42,7 @@ def bare(uuid: str | None) -> str:
 
 
 def _asked(names: tuple[str, ...]) -> list[dict[str, str]]:
-    """A row per card of the machine; none if a name is unknown."""
+    """A row per card of the machine; empty if a field is unknown."""
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
@@ -53,7 +53,7 @@ def _asked(names: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def reasons_of(bits: str) -> str:
-    """The reasons' names: "sw_power_cap, hw_slowdown", or "nothing"; unchanged if it is not a number."""
+    """The names of the reasons: "sw_power_cap, hw_slowdown", or "nothing"; non-numbers are unchanged."""
     try:
         number = int(bits, 16)
     except ValueError:

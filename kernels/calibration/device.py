@@ -1,4 +1,4 @@
-"""The measured device and its software versions: recorded in a profile, and the identity of a journal."""
+"""The measured device and its software versions; a profile records them, and they identify a journal."""
 
 import ctypes
 import os
@@ -33,7 +33,7 @@ class Device:
     cuda, torch, triton, python, cublas : str or None
         Versions.
     uuid : str or None
-        Of this particular card: a journal of another one is refused.
+        Identifies the card; a journal of another card is refused.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Device:
 
     @property
     def rehearsal(self) -> bool:
-        """Whether times taken here are not measurements."""
+        """Whether times taken here are not real measurements."""
         return self.name == "CPU"
 
     def facts(self) -> Mapping[str, object]:
-        """All fields, in JSON's types."""
+        """All fields as JSON types."""
         return asdict(self) | {"capability": list(self.capability)}
 
 
@@ -62,7 +62,7 @@ def found_device(interpret: bool) -> Device:
     """The first GPU; or the CPU for a rehearsal in Triton's interpreter.
 
     Raises NotInstalledError without torch or triton, NoGpuError without a GPU, DeviceLostError if it does not
-    answer, CalibrationError if triton was already imported for the other purpose.
+    respond, CalibrationError if triton was already imported in the other mode.
     """
     _choose_interpreter(interpret)
     try:
@@ -72,7 +72,7 @@ def found_device(interpret: bool) -> Device:
         raise NotInstalledError(
             f"{error.name or error} is not installed: pip install '.[gpu]' in a clone of kvsim"
         ) from None
-    except OSError as error:  # a library that torch loads
+    except OSError as error:  # a library that torch loads is missing
         raise NotInstalledError(f"torch cannot be imported: {error}".splitlines()[0]) from error
     versions = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}
     if interpret:
@@ -98,7 +98,7 @@ def found_device(interpret: bool) -> Device:
 
 
 def cublas_version(cuda: str | None) -> str | None:
-    """The version of the cuBLAS that torch has loaded; None if it is not found."""
+    """The version of the cuBLAS loaded by torch; None if it is not found."""
     try:
         library, number, parts = ctypes.CDLL(f"libcublas.so.{str(cuda).split('.')[0]}"), ctypes.c_int(), []
         for part in range(3):  # major, minor, patch
@@ -111,7 +111,7 @@ def cublas_version(cuda: str | None) -> str | None:
 
 
 def _choose_interpreter(interpret: bool) -> None:
-    """Set TRITON_INTERPRET before triton is imported: afterwards it has no effect."""
+    """Set TRITON_INTERPRET before triton is imported, after which it has no effect."""
     if "triton" in sys.modules:
         from kvsim.kernels.launch import INTERPRETED
 

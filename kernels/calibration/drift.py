@@ -1,8 +1,8 @@
-"""Whether the card was as fast at the end as at the beginning.
+"""Check whether the card was as fast at the end as at the beginning.
 
 The sentinels, one decode and one product, are timed before each part, at the end, and when a calibration
-resumes: the same launches, so any difference is due to the card. They run in bursts with rests, so that the
-power limit, which is no fault, does not slow them. The card's clocks are read then, while it is busy.
+resumes. The launches are the same, so differences are due to the card. Pauses keep them below the power
+limit, which is no fault of the card. The card's clocks are read meanwhile, under load.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ MOST_DRIFT = 0.03
 
 
 def sentinels(rehearsal: bool) -> list[Point]:
-    """The points timed repeatedly: by the datasheet 60 and 300 microseconds per launch on an H200."""
+    """The points that are timed repeatedly; an H200 takes 60 and 300 us per launch by the datasheet."""
     decode = {"batch": 64, "context": 1024, "kv_heads": 8, "group": 4, "head_dim": 128}
     product = {"tokens": 4096, "inputs": 4096, "outputs": 8192}
     if rehearsal:
@@ -32,7 +32,7 @@ def sentinels(rehearsal: bool) -> list[Point]:
 def reading(
     stopwatch: "Stopwatch", rehearsal: bool, read_clocks: Callable[[], Mapping[str, str]]
 ) -> tuple[Mapping[str, str], dict[str, list[float]]]:
-    """(clocks under load, sentinel -> seconds of one launch, per turn; empty if it failed)."""
+    """(clocks under load, sentinel -> seconds of one launch, per repeat; empty if it failed)."""
     points = sentinels(rehearsal)
     samples = stopwatch.seconds(points)
     seconds = {point.part: list(one.seconds) for point, one in zip(points, samples, strict=True)}
@@ -40,7 +40,7 @@ def reading(
 
 
 def drift_of(readings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Sentinel -> how much longer its slowest reading is than its fastest, over medians above 0."""
+    """Sentinel -> its slowest median over its fastest, minus 1; only medians above 0 count."""
     found = {}
     for point in sentinels(rehearsal=False):
         medians = [median(one[point.part]) for one in readings if one.get(point.part)]
@@ -50,7 +50,7 @@ def drift_of(readings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def disturbances(measured: Mapping[str, Any]) -> list[str]:
-    """Signs in a profile's `measured` that the card changed meanwhile, in words."""
+    """Signs in a profile's `measured` that the card changed during the calibration, in words."""
     far = [
         f"{part} by {drift:.1%}" for part, drift in measured.get("drift", {}).items() if drift > MOST_DRIFT
     ]

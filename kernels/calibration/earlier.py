@@ -1,8 +1,8 @@
-"""An existing profile is kept beside the new one, under its own date.
+"""Keep an existing profile beside the new one, under its own date.
 
     nvidia-h200.json    of 2026-01-01, and measured again:    nvidia-h200-2026-01-01.json    and the new one
 
-A rehearsal is replaced, as nothing was measured. Any other file is refused before anything is measured.
+A rehearsal is overwritten, as nothing was measured. Any other file is refused before the measurement.
 """
 
 import json
@@ -18,7 +18,7 @@ from kvsim.kernels.calibration.profile import write_profile
 
 
 def kept_as(path: Path) -> Path | None:
-    """Where an existing profile at `path` will be kept; None if there is none, or a rehearsal.
+    """Where an existing profile at `path` will be kept; None if there is none, or only a rehearsal.
 
     Raises CalibrationError if the file there is something else.
     """
@@ -47,15 +47,15 @@ def kept_as(path: Path) -> Path | None:
 def write_beside(profile: Mapping[str, Any], path: Path, journal: Path | None = None) -> Path | None:
     """Write a profile atomically; returns where the earlier one is kept, if there was one.
 
-    There is a whole profile at `path` at every moment. Raises CalibrationError if it cannot be written;
-    the journal stays.
+    `path` always has a complete profile. Raises CalibrationError if it cannot be written; the journal is
+    kept.
     """
     kept = kept_as(path)
     try:
         if kept is not None:
             try:
                 os.link(path, kept)
-            except OSError:  # not every file system supports it
+            except OSError:  # some file systems do not support it
                 shutil.copy2(path, kept)
         write_profile(profile, path, journal)
     except OSError as error:

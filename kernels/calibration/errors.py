@@ -2,7 +2,7 @@
 
 
 class CalibrationError(Exception):
-    """A calibration cannot begin or go on; the text says why and what to do."""
+    """A calibration cannot begin or continue; the message says why and what to do."""
 
 
 class NotInstalledError(CalibrationError):
@@ -10,11 +10,11 @@ class NotInstalledError(CalibrationError):
 
 
 class NoGpuError(CalibrationError):
-    """There is no GPU that torch can use."""
+    """torch finds no usable GPU."""
 
 
 class DeviceLostError(CalibrationError):
-    """The GPU no longer answers: an error broke the context, and this process can measure nothing else."""
+    """The GPU no longer responds: an error broke the context, and this process can measure nothing more."""
 
 
 class IncompleteError(CalibrationError):

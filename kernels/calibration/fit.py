@@ -1,8 +1,8 @@
-"""From measured points to a part of the profile: form, tables of ratios, errors.
+"""Turn measured points into a part of the profile: form, tables of ratios, errors.
 
-The form is fitted by least squares on log(predicted / measured), for each p of the norm and each undocumented
-constant of the device, from fixed starts; the least sum of squares wins. No randomness.
-Held-out points enter neither the form nor a table: they are only predicted.
+The form is fitted by least squares on log(predicted / measured), for each p of the norm and each candidate
+for an undocumented constant of the device, from fixed starts; the least sum of squares wins. Held-out points
+enter neither the form nor a table; they are only predicted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,18 +20,18 @@ from kvsim.kernels.calibration.points import MAIN, PREFIX_OFFSET, Point, Sample,
 from kvsim.kernels.calibration.timing import spread
 
 SHAPES_COUNT = 0.5
-"""Total weight of the points that only shape the form, relative to all points of the grid."""
+"""Total weight of the points that only shape the form, relative to all grid points."""
 
 STARTS = (1.0, 0.3, 3.0)
-"""A single start makes some held-out errors larger (benchmarks/elsewhere/simpler.py)."""
+"""With a single start some held-out errors are larger (benchmarks/elsewhere/simpler.py)."""
 AT_ONCE = (2, 3, 4)
-"""Programs of decode attention that a multiprocessor may run concurrently: limited by registers."""
+"""Decode attention programs that a multiprocessor may run at once, limited by registers."""
 
 LEAST_WAVE = (0, 0.25, 0.5)
-"""The least share of a wave's work that a product of few tiles takes if a library splits its inputs too."""
+"""Minimum share of a wave that a product with few tiles takes, if a library also splits its inputs."""
 
 EXPERT_TILES = (1, 16, 64, 128)
-"""Rows of an expert that are computed together."""
+"""Rows of an expert that one tile computes."""
 ALL_ROWS = (0, 1)
 """Whether a GPU that holds some of the experts activates and sums the rows of all, as some kernels do."""
 
@@ -46,7 +46,7 @@ Fill = Callable[[Sequence[tuple], Ratios, Sequence[Mapping[str, Any]]], dict[tup
 
 @dataclass(frozen=True)
 class Measured:
-    """A point with median, 10th and 90th percentile (seconds of one launch), number of launches, samples."""
+    """A point with its median, 10th and 90th percentile (seconds per launch), number of launches, samples."""
 
     point: Point
     median_s: float
@@ -57,13 +57,13 @@ class Measured:
 
     @classmethod
     def of(cls, point: Point, sample: Sample) -> "Measured":
-        """From the seconds of all turns."""
+        """From the seconds of all repeats."""
         return cls(point, *spread(sample.seconds), sample.launches, sample.seconds)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Upper bounds of the form's rates, bytes and work per second; None: unknown."""
+    """Upper bounds of the form's rates, in bytes and work per second; None if unknown."""
 
     bandwidth: float | None = None
     rate: float | None = None
@@ -76,7 +76,7 @@ def fit_part(
     bounds: Bounds = Bounds(),
     fill: Fill | None = None,
 ) -> dict[str, Any] | None:
-    """A part as profile.py describes it; None if no measured points can be fitted.
+    """Fit a part, as profile.py describes it; None if no measured points can be fitted.
 
     Parameters
     ----------
@@ -85,11 +85,11 @@ def fit_part(
     measured : sequence of Measured
         The points that were measured and not refused.
     constants : Mapping
-        The constants that the features need, except those to be fitted (`candidates`).
+        The constants that the features need, without those that are fitted (`candidates`).
     bounds : Bounds
         Bounds of the device, by its datasheet.
     fill : Fill
-        Ratios of unmeasured cells from those of measured ones; by default the nearest cell's.
+        Fills unmeasured cells from measured ones; by default from the nearest cell.
     """
     fitted_to = [one for one in measured if one.point.table == MAIN and one.point.role != "held_out"]
     if not any(one.point.role == "grid" for one in fitted_to):
@@ -110,7 +110,7 @@ def fit_part(
 
 
 def per_count(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
-    """Starts and shares of the links by number of GPUs, each fitted alone, relative to the best."""
+    """Start times and link shares by number of GPUs, each fitted alone, relative to the best."""
     alone = {}
     for count in sorted({one.point.x["gpus"] for one in measured}):
         alone[str(count)] = fit_form([one for one in measured if one.point.x["gpus"] == count], {}, Bounds())[
@@ -125,7 +125,7 @@ def per_count(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
 
 
 def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The constants, combined with each candidate value of the device's undocumented ones."""
+    """The constants combined with each candidate value of the device's undocumented constants."""
     if "matrices" in constants:
         ways = product(EXPERT_TILES, ALL_ROWS)
         return [dict(constants) | {"token_tile": tile, "all_rows": every} for tile, every in ways]
@@ -139,7 +139,7 @@ def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
 def fit_form(
     measured: Sequence[Measured], constants: Mapping[str, Any], bounds: Bounds
 ) -> tuple[dict[str, Any], float]:
-    """(form, sum of squares) of the best norm."""
+    """(form, sum of squares) for the best norm."""
     found = [features(one.point, constants) for one in measured]
     rows = [(moved, work, place.get(MERGED, 0)) for moved, work, place in found]
     moved, work, merged = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
@@ -176,12 +176,10 @@ def fit_form(
 
 
 def _form_s(form: Mapping[str, Any], moved: float, work: float, place: Mapping[str, float]) -> float:
-    """Seconds of features by the form alone."""
     return form_s(form, moved, work, place.get(MERGED, 0))
 
 
 def _main_axes(planned: Sequence[Point]) -> list[dict[str, Any]]:
-    """The axes of a part's main table."""
     cells = [point.cell for point in planned if point.role == "grid" and point.table == MAIN]
     return [
         {"name": name, "offset": OFFSETS.get(name, 0), "values": sorted({cell[name] for cell in cells})}
@@ -214,12 +212,12 @@ def _main_table(
 
 
 def nearest(missing: Sequence[tuple], known: Ratios, axes: Sequence[Mapping[str, Any]]) -> dict[tuple, float]:
-    """For each unmeasured cell, its nearest neighbour's ratio."""
+    """For each unmeasured cell, the ratio of its nearest measured neighbour."""
     return {cell: known[_nearest(cell, known, axes)] for cell in missing}
 
 
 def _nearest(cell: tuple, known: Mapping[tuple, float], axes: Sequence[Mapping[str, Any]]) -> tuple:
-    """The measured cell that is fewest steps away, steps along the last axis counting least."""
+    """The measured cell that is the fewest steps away; steps along the last axis count least."""
     places = [{value: i for i, value in enumerate(axis["values"])} for axis in axes]
 
     def away(other: tuple) -> tuple[int, ...]:
@@ -236,7 +234,7 @@ def _nest(ratios: Mapping[tuple, float], axes: Sequence[Mapping[str, Any]], cell
 
 
 def _other_tables(part: dict[str, Any], measured: Sequence[Measured]) -> None:
-    """Append a table for every other measured axis: its cost relative to the base."""
+    """Append a table for every other measured axis, relative to the base."""
     main = part["tables"][0]
     for name, base in part["base"].items():
         ratios: dict[float, list[float]] = {base: [0.0]}
@@ -253,7 +251,6 @@ def _other_tables(part: dict[str, Any], measured: Sequence[Measured]) -> None:
 
 
 def _with_prediction(part: Mapping[str, Any], one: Measured) -> dict[str, Any]:
-    """A point in the profile's form."""
     moved, work, place = features(one.point, part["constants"])
     return described(one) | {
         "place": dict(place), "bytes": moved, "work": work, "predicted_s": predict_s(part, moved, work, place)
@@ -261,7 +258,7 @@ def _with_prediction(part: Mapping[str, Any], one: Measured) -> dict[str, Any]:
 
 
 def described(one: Measured) -> dict[str, Any]:
-    """The measurement at a point, in the profile's form."""
+    """The measurement of a point as the profile stores it."""
     return {
         "x": dict(one.point.x), "role": one.point.role, "median_s": one.median_s, "p10_s": one.p10_s,
         "p90_s": one.p90_s, "launches": one.launches,
@@ -269,7 +266,7 @@ def described(one: Measured) -> dict[str, Any]:
 
 
 def error_of(points: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Error of predicted points, |predicted / measured - 1|; None without points."""
+    """Errors of predicted points, |predicted / measured - 1|; None without points."""
     errors = [abs(one["predicted_s"] / one["median_s"] - 1) for one in points]
     if not errors:
         return None

@@ -1,10 +1,10 @@
-"""The fitted forms: seconds of a part from its bytes and work. Plain arithmetic, no torch.
+"""The fitted forms: seconds of a part from its bytes and work. Plain arithmetic, without torch.
 
     seconds = (t0 + merged * merge + pnorm(bytes / bandwidth, work / rate)) * tables
     pnorm(a, b) = (a^p + b^p)^(1/p)
 
-p is 1 (they add up), 1.5, 2 or 3; in earlier profiles also 4 or "max" (the longer one hides the other).
-`merged` is 1 if a second kernel merges the pieces of decode attention, which takes `merge`; else 0.
+p is 1 (the two add up), 1.5, 2 or 3; in earlier profiles also 4 or "max" (the longer one hides the other).
+`merged` is 1 if a second kernel, which takes `merge`, merges the pieces of decode attention; else 0.
 
     decode   bytes  2 * sum of contexts * kv_heads * head_dim * element_bytes
              work   sequential tiles in the longest program. Constant `shares`, by head size: the number of
@@ -63,9 +63,9 @@ p is 1 (they add up), 1.5, 2 or 3; in earlier profiles also 4 or "max" (the long
                     if it is missing; 1 and 0 without them)
     others   bytes  see profile.py; no work
 
-`pairs` are the (query, key) pairs that are seen: chunk * prefix + chunk * (chunk + 1) / 2 per sequence;
-the mean prefix is pairs / tokens - (chunk + 1) / 2. Tile sizes depend on the (padded) head size: constants
-`tile_tokens`, `rows` and `key_tile` map "32", "64", "128", "256" to a number.
+`pairs` are the (query, key) pairs that attention covers: chunk * prefix + chunk * (chunk + 1) / 2 per
+sequence; the mean prefix is pairs / tokens - (chunk + 1) / 2. Tile sizes depend on the (padded) head size:
+constants `tile_tokens`, `rows` and `key_tile` map "32", "64", "128", "256" to a number.
 """
 
 from bisect import bisect_right
@@ -77,13 +77,13 @@ Part = Mapping[str, Any]
 """A part of a profile, as in the JSON."""
 
 NORMS = (1, 1.5, 2, 3)
-"""The p of a fit. With 4 and "max" errors are no smaller (benchmarks/elsewhere/simpler.py)."""
+"""The p that a fit tries. 4 and "max" do not reduce errors (benchmarks/elsewhere/simpler.py)."""
 
 MERGED = "merged"
-"""Key of a place: 1 if pieces are merged. It is not an axis of any table."""
+"""Key of a place: 1 if pieces are merged. It is not a table axis."""
 
 LEAST_HEADS = 16
-"""Query heads per program that reads latents: fewer take as long, as a matrix instruction has 16 rows."""
+"""Query heads per program that reads latents; fewer take as long, as a matrix instruction has 16 rows."""
 
 
 def pnorm(p: object, a: float, b: float) -> float:
@@ -101,7 +101,7 @@ def pnorm(p: object, a: float, b: float) -> float:
 
 
 def form_s(form: Mapping[str, Any], moved: float, work: float, merged: float = 0) -> float:
-    """Seconds by the form alone."""
+    """Seconds predicted by the form alone."""
     rate = form["work_per_s"]
     moving = moved / form["bandwidth_bytes_per_s"]
     started = form["t0_s"] + merged * form.get("merge_s", 0.0)
@@ -109,7 +109,7 @@ def form_s(form: Mapping[str, Any], moved: float, work: float, merged: float = 0
 
 
 def interpolate(table: Mapping[str, Any], place: Mapping[str, float]) -> float:
-    """The ratio of a table at a place, which maps axis names to values."""
+    """The table's ratio at a place, which maps axis names to values."""
     return _nested(table["axes"], table["ratio"], place)
 
 
@@ -143,7 +143,7 @@ def inside(part: Part, place: Mapping[str, float]) -> bool:
 
 
 def padded_head(head_dim: int) -> str:
-    """The head size that constants are keyed by: the next power of two."""
+    """The key of a head size among the constants: the next power of two."""
     return str(min(max(1 << (head_dim - 1).bit_length(), 32), 256))
 
 
@@ -163,7 +163,7 @@ def decode_features(
     head_dim: int,
     element_bytes: int,
 ) -> tuple[float, float, int]:
-    """(bytes, work, merged) of decode attention over contexts that sum to `total`."""
+    """(bytes, work, merged) of decode attention over contexts with a sum of `total`."""
     tile = by_head_dim(constants["tile_tokens"], head_dim)
     if rounded is None:
         rounded = max(total + sequences * tile / 2, sequences * tile)
@@ -181,9 +181,9 @@ def decode_features(
 def in_shares(
     spread: tuple[int, float, float, float], *, programs: int, kv_heads: int, tile: int, least: int
 ) -> tuple[int, int]:
-    """(tiles of the longest program, whether parts are merged), if all tiles are distributed evenly.
+    """(tiles of the longest program, whether parts are merged) if tiles are distributed evenly.
 
-    `spread`: sequences, the sum of their contexts, the longest, and the sum in whole tiles.
+    `spread`: number of sequences; sum of their contexts; longest context; sum rounded up to whole tiles.
     """
     sequences, total, longest, rounded = spread
     if sequences * kv_heads <= programs and longest < 2 * least:
@@ -251,7 +251,7 @@ def product_features(
 
 
 def by_count(values: Mapping[str, float] | None, count: int, default: float) -> float:
-    """A constant by the number of GPUs: for this number, else the next smaller, else the least."""
+    """A constant by number of GPUs: for this number, else the next smaller one, else the smallest."""
     if not values:
         return default
     known = sorted(map(int, values))
@@ -275,7 +275,7 @@ def expert_features(
     local: int,
     **_: float,
 ) -> tuple[float, float]:
-    """(bytes, work) of the experts of a layer on one GPU, which holds `local` of them."""
+    """(bytes, work) of a layer's experts on one GPU, which holds `local` of them."""
     matrices, rows = constants["matrices"], tokens * top_k * local / experts
     active = max(local * (1 - (1 - top_k / experts) ** tokens), min(1, rows))
     moved = constants["weight_bytes"] * active * matrices * hidden * inner

@@ -1,12 +1,12 @@
-"""The measured points: grids of all parts, skewed batches, held-out points, whole layers.
+"""The measured points: grids for all parts, skewed batches, held-out points, whole layers.
 
-Held-out points are chosen by rule, before anything is measured: half way (in log space) between the values of
-the axes in every sixth cell, and sizes of well-known models that are on no axis.
+Held-out points are chosen by rule before anything is measured: midpoints (in log space) of every sixth cell,
+and sizes of well-known models that are on no axis.
 
-Most contexts are half a tile short of powers of two: an engine's contexts end anywhere in a tile of 64. 511
-and 512 lie on either side of the length at which the kernel begins to cut contexts, as 64 and 65, 128 and 129
-tokens do for the tiles of products.
-The largest ones fill the memory as far as an engine could fill it, with a model whose tokens take 32 KiB.
+Most contexts are half a tile short of a power of two, since an engine's contexts end anywhere in a tile of
+64. 511 and 512 lie on either side of the length at which the kernel begins to split contexts; 64 and 65, 128
+and 129 tokens do so for the tiles of products. The largest contexts fill as much memory as an engine could,
+with a model of 32 KiB per token.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,18 +19,18 @@ from kvsim.kernels.calibration.points import BYTES, MAIN, PREFIX_OFFSET, Point
 from kvsim.kernels.calibration.sizes import FULL, QUICK, TOY, Sizes
 
 LEAST_BYTES_OF_A_TOKEN = 32 * 1024
-"""For a small model with few KV heads, over all layers: it bounds the contexts of a batch."""
+"""KV bytes per token of a small model with few KV heads, over all layers; bounds a batch's contexts."""
 
 MOST_WEIGHTS = 5 * 2**28
-"""Of one matrix: inputs x outputs, 2.7 GB. No model that fits the GPU has a larger one."""
+"""Maximum inputs x outputs of one matrix, 2.7 GB. No model that fits the GPU has a larger one."""
 
 HELD_OUT_EVERY = 6
 
 
 def points(device: Device, quick: bool) -> list[Point]:
-    """All points that are measured on a device, part by part.
+    """All points to measure on a device, part by part.
 
-    Whole layers come early: their products take numbers from memory that later parts write into.
+    Whole layers come early, since their products read memory that later parts write into.
     """
     sizes = TOY if device.rehearsal else QUICK if quick else FULL
     made = [
@@ -46,12 +46,12 @@ def points(device: Device, quick: bool) -> list[Point]:
 
 
 def between(low: int, high: int) -> int:
-    """Half way in log space."""
+    """The midpoint in log space."""
     return max(low, round(sqrt(low * high)))
 
 
 def held_out_cells(*axes: Sequence[int]) -> Iterable[tuple[int, ...]]:
-    """Middles of every HELD_OUT_EVERY-th cell of a grid, spread over it."""
+    """The midpoints of every HELD_OUT_EVERY-th cell of a grid."""
     cells = list(product(*(range(len(axis) - 1) for axis in axes)))
     for number, cell in enumerate(cells):
         if (number + sum(cell)) % HELD_OUT_EVERY == 0:
@@ -69,7 +69,7 @@ def ceilings(device: Device) -> list[Point]:
 
 
 def launch() -> list[Point]:
-    """The cost of starting kernels, and of cutting contexts."""
+    """The cost of launching kernels, and of splitting contexts."""
     return [Point("launch", {"what": what}) for what in ("eager", "graph", "replay", "cut")]
 
 
@@ -109,7 +109,7 @@ def decode(sizes: Sizes, device: Device) -> list[Point]:
 
 
 def fitting(found: Iterable[Point], device: Device) -> list[Point]:
-    """The points of decode attention whose contexts fit in memory."""
+    """The decode attention points whose contexts fit in memory."""
     most_tokens = int(0.9 * device.memory_bytes / LEAST_BYTES_OF_A_TOKEN)
     return [point for point in found if point.x["batch"] * point.x["context"] <= most_tokens]
 
@@ -138,7 +138,7 @@ def latents(sizes: Sizes, device: Device) -> list[Point]:
 
 
 def prefill(sizes: Sizes) -> list[Point]:
-    """New tokens by cached prefix; several chunks together; block sizes, groups, head sizes."""
+    """New tokens by cached prefix; several chunks at once; block sizes, groups, head sizes."""
     base = {
         "kv_heads": sizes.kv_heads, "group": sizes.group, "head_dim": sizes.head_dim, "element_bytes": 2,
         "block_size": 16,
@@ -181,7 +181,6 @@ def products(part: str, sizes: Sizes) -> list[Point]:
 def _by_bytes(
     part: str, values: Iterable[int], held_out: Iterable[int], x: Callable[[int], dict], moved: Callable
 ) -> list[Point]:
-    """Points of a part whose only axis is bytes."""
     grid = [Point(part, x(value), "grid", MAIN, {"bytes": moved(x(value))}) for value in values]
     return grid + [Point(part, x(value), "held_out") for value in held_out]
 
@@ -196,7 +195,7 @@ def sampling(sizes: Sizes) -> list[Point]:
 
 
 def elementwise(sizes: Sizes) -> list[Point]:
-    """Norm, rotary embedding and activation, of (almost) the same bytes each: they share a cell."""
+    """Norm, rotary embedding and activation; they have (almost) the same bytes and share a cell."""
     found = []
     for tokens in sizes.elementwise:
         cell = {"bytes": 8 * tokens * sizes.hidden}
@@ -209,14 +208,14 @@ def elementwise(sizes: Sizes) -> list[Point]:
 
 
 def kv_write(sizes: Sizes) -> list[Point]:
-    """Tokens into their slots."""
+    """Writes of tokens into their slots."""
     values, held_out = sizes.kv_write
     shape = {"kv_heads": sizes.kv_heads, "head_dim": sizes.head_dim, "element_bytes": 2}
     return _by_bytes("kv_write", values, held_out, lambda n: {"tokens": n} | shape, BYTES["kv_write"])
 
 
 def block_copy(sizes: Sizes) -> list[Point]:
-    """Blocks within the pool; gathering and scattering are held out, too."""
+    """Block copies within the pool; gathering and scattering are held out, too."""
     values, held_out = sizes.block_copy
     shape = {"op": "copy", "block_size": 16, "kv_heads": sizes.kv_heads, "head_dim": sizes.head_dim}
     found = _by_bytes("block_copy", values, held_out, lambda n: {"blocks": n} | shape, BYTES["block_copy"])
@@ -225,7 +224,7 @@ def block_copy(sizes: Sizes) -> list[Point]:
 
 
 def host_copies(sizes: Sizes) -> list[Point]:
-    """Copies between the GPU and pinned memory, many in a row."""
+    """Series of copies between the GPU and pinned memory."""
     values, held_out = sizes.host_copy
     return [
         point
@@ -235,7 +234,7 @@ def host_copies(sizes: Sizes) -> list[Point]:
 
 
 def all_reduce(sizes: Sizes, count: int) -> list[Point]:
-    """Sums over 2, 4, 8 GPUs, up to the number of GPUs present."""
+    """All-reduces over 2, 4, 8 GPUs, up to the number present."""
     values, held_out = sizes.all_reduce
     found = []
     for gpus in (2**power for power in range(1, count.bit_length())):
@@ -247,7 +246,7 @@ def all_reduce(sizes: Sizes, count: int) -> list[Point]:
 
 
 def composed(sizes: Sizes) -> list[Point]:
-    """Whole layers of several geometries under several batches, and the head after the last layer."""
+    """Whole layers of several geometries with several batches, and the head after the last layer."""
     layers = [
         {"what": "layer"} | geometry | batch for geometry, batch in product(sizes.geometries, sizes.batches)
     ]

@@ -1,10 +1,9 @@
-"""The journal of a calibration: one line of JSON per group of points, written as soon as it is measured.
+"""The journal of a calibration: a line of JSON per group of points, written as soon as it is measured.
 
-The first line says which device, versions and plan it belongs to. A second calibration of the same continues
-where the first one stopped, and gives the same profile as an uninterrupted one, except for the card's clocks
-and sentinels, which are read once more; for any other calibration the journal is refused.
-Points that failed, or were faster than the device can be, are tried again (calibrate.py); failed readings are
-dropped. A last line that was cut off while being written is ignored.
+The first line says which device, versions and plan it belongs to. The same calibration resumes where it
+stopped, and gives the same profile as an uninterrupted one, except for the clocks and sentinels, which are
+read once more. Any other calibration refuses the journal. Points that failed, or were faster than the device
+can be, are retried (calibrate.py); failed readings are dropped. An incomplete last line is ignored.
 """
 
 import json
@@ -19,7 +18,7 @@ from kvsim.kernels.calibration.foreign import foreign_text
 from kvsim.kernels.calibration.points import Point, Sample
 
 SHORTEST_S, LONGEST_S = 1e-9, 1e6
-"""The least time of one launch, and the most of anything in a journal."""
+"""The minimum time of one launch, and the maximum of any time in a journal."""
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """Exceptions that parsing a foreign file may raise."""
 NAMES = {"device": "device", "plan": "plan (its points, quick or not)"}
@@ -35,7 +34,7 @@ class Journal:
     samples : dict
         Key of a point -> Sample.
     clocks, sentinels : list
-        Readings of the card, in the order in which they were taken (drift.py); each has its time.
+        Readings of the card in order (drift.py), each with its time.
     seconds : float
         Time spent measuring.
     """
@@ -127,7 +126,7 @@ class Journal:
 
 
 def _seconds(values: Sequence[float], least: float = 0.0) -> list[float]:
-    """Times that are valid in a journal; ValueError or TypeError if one is not."""
+    """Check times from a journal; ValueError or TypeError if one is invalid."""
     found = [float(each) for each in values]
     if not all(each == 0 or least <= each <= LONGEST_S for each in found):
         raise ValueError(f"seconds must be 0, or from {least:g} to {LONGEST_S:g}, got {found}")
@@ -139,7 +138,7 @@ def _foreign(path: Path) -> JournalError:
 
 
 def _is_journal(path: Path) -> bool:
-    """Whether a file begins as journals do; links do not count."""
+    """Whether a file begins like a journal; links do not count."""
     try:
         head = json.loads(foreign_text(path).partition("\n")[0])
         return not path.is_symlink() and all(name in head for name in ("device", "plan", "date"))

@@ -1,8 +1,7 @@
-"""The launches of each part of a profile: tensors of random numbers and calls over them.
+"""The launches of each part of a profile: tensors of random numbers, and calls on them.
 
-A function takes the room and a point's x, and returns the calls of one graph, one launch each (a decode with
-its reduction counts as one, as does a block copy of keys and values). Blocks are shuffled, as they are in a
-server that has run for a while.
+A function takes the room and a point's x, and returns the calls of one graph, one launch each (a decode and
+its reduction count as one, as does a block copy of keys and values). Blocks are shuffled.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +24,7 @@ Call = Callable[[], object]
 
 EMPTY_LAUNCHES = 200
 CUT_BATCH = 256
-"""Sequences whose contexts are cut; up to pieces.AT_ONCE the time does not depend on their number."""
+"""Sequences whose contexts are split; up to pieces.AT_ONCE the time does not depend on their number."""
 
 
 def block_tables(room: Room, lengths: Iterable[int], block_size: int) -> tuple[torch.Tensor, int]:
@@ -48,7 +47,7 @@ def pools(room: Room, blocks: int, x: Arguments) -> list[torch.Tensor]:
 
 
 def decode(room: Room, x: Arguments) -> list[Call]:
-    """One token of each sequence over its blocks."""
+    """Decode one token of each sequence over its blocks."""
     lengths = lengths_of(x)
     table, blocks = block_tables(room, lengths, x["block_size"])
     on_device, longest = room.integers(lengths), max(lengths)
@@ -71,7 +70,7 @@ def decode(room: Room, x: Arguments) -> list[Call]:
 
 
 def cutting(room: Room) -> list[Call]:
-    """Cutting the contexts of a batch, as before the first layer of a step."""
+    """Split the contexts of a batch, as before the first layer of a step."""
     lengths = lengths_of({"batch": 4 if room.rehearsal else CUT_BATCH, "context": 1000, "skew": "lognormal"})
     on_device, most = room.integers(lengths), {"longest": max(lengths), "tokens": sum(lengths)}
     geometry = {"kv_heads": 8, "head_dim": 128, "group": 4}
@@ -80,7 +79,7 @@ def cutting(room: Room) -> list[Call]:
 
 
 def latent(room: Room, x: Arguments) -> list[Call]:
-    """One token of each sequence over its blocks of latents."""
+    """Decode one token of each sequence over its blocks of latents."""
     lengths, width, narrow = lengths_of(x), x["latent"] + x["rope"], x["element_bytes"] == 1
     table, blocks = block_tables(room, lengths, x["block_size"])
     on_device, longest = room.integers(lengths), max(lengths)
@@ -104,7 +103,7 @@ def latent(room: Room, x: Arguments) -> list[Call]:
 
 
 def prefill(room: Room, x: Arguments) -> list[Call]:
-    """Chunks of some sequences over their blocks."""
+    """Prefill chunks of some sequences over their blocks."""
     sequences, chunk = x["sequences"], x["chunk"]
     lengths = [x["prefix"] + chunk] * sequences
     table, blocks = block_tables(room, lengths, x["block_size"])
@@ -123,7 +122,7 @@ def prefill(room: Room, x: Arguments) -> list[Call]:
 
 
 def product(room: Room, x: Arguments) -> list[Call]:
-    """Activations times weights, laid out as in torch's layers: [outputs, inputs]."""
+    """Multiply activations by weights, which are laid out as in torch: [outputs, inputs]."""
     activations, out = room.normal(x["tokens"], x["inputs"]), room.new(x["tokens"], x["outputs"])
 
     def one() -> Call:
@@ -134,13 +133,13 @@ def product(room: Room, x: Arguments) -> list[Call]:
 
 
 def sample(logits: torch.Tensor) -> torch.Tensor:
-    """Sample one token per row: the largest of probability over exponential noise."""
+    """Sample one token per row: the argmax of probability over exponential noise."""
     probabilities = logits.float().softmax(-1)
     return probabilities.div_(torch.empty_like(probabilities).exponential_()).argmax(-1)
 
 
 def sampling(room: Room, x: Arguments) -> list[Call]:
-    """Rows of logits to tokens."""
+    """Sample tokens from rows of logits."""
 
     def one() -> Call:
         logits = room.cut(x["rows"], x["vocabulary"])
@@ -170,7 +169,7 @@ def elementwise(room: Room, x: Arguments) -> list[Call]:
 
 
 def kv_write(room: Room, x: Arguments) -> list[Call]:
-    """New tokens, each into a slot of a different block."""
+    """Write new tokens, each into a slot of a different block."""
     tokens, shape = x["tokens"], (x["kv_heads"], x["head_dim"])
 
     def one(turn: int) -> Call:
@@ -183,7 +182,7 @@ def kv_write(room: Room, x: Arguments) -> list[Call]:
 
 
 def block_copy(room: Room, x: Arguments) -> list[Call]:
-    """Blocks within the pools, or between them and a staging buffer."""
+    """Copy blocks within the pools, or between them and a staging buffer."""
     blocks, block = x["blocks"], (x["block_size"], x["kv_heads"], x["head_dim"])
 
     def one(turn: int) -> Call:
@@ -200,7 +199,7 @@ def block_copy(room: Room, x: Arguments) -> list[Call]:
 
 
 def host_copies(room: Room, x: Arguments, to_host: bool) -> list[Call]:
-    """Bytes between the GPU and pinned memory, a different stretch of both each time."""
+    """Copy bytes between the GPU and pinned memory, a different range of both each time."""
     size = x["bytes"]
     count = 2 if room.rehearsal else room.launches(size)
     pinned = room.pinned(min(count * size, max(2**28, size)))
@@ -216,10 +215,10 @@ def host_copies(room: Room, x: Arguments, to_host: bool) -> list[Call]:
 
 
 def ceilings(room: Room, x: Arguments) -> list[Call]:
-    """Reading and writing as much, reading, a large product; each over different stretches.
+    """Read and write equally much, only read, or multiply large matrices; each over different ranges.
 
-    A copy is a kernel that changes the sign: in a graph, torch's own copies are done by the copy engines, at
-    two thirds of the speed on an H200.
+    The copy is a kernel that negates: in a graph, torch's own copies run on the copy engines, at two thirds
+    of the speed on an H200.
     """
     count = room.launches(0 if room.rehearsal else 2**30)
     if x["what"] == "product":
@@ -241,7 +240,7 @@ def empty(room: Room) -> Call:
 
 
 def eager(room: Room) -> list[Call]:
-    """Small kernels as an engine starts them without graphs, alternating torch's and Triton's."""
+    """Small kernels launched as by an engine without graphs, alternating torch's and Triton's."""
     x, residual, out, weight = (room.normal(16, 64) for _ in "xrow")
     square = room.normal(64, 64)
     pair: list[Call] = [
@@ -265,4 +264,4 @@ PARTS: Mapping[str, Callable[[Room, Any], list[Call]]] = {
     "to_host": lambda room, x: host_copies(room, x, to_host=True),
     "to_gpu": lambda room, x: host_copies(room, x, to_host=False),
 }
-"""Part -> the calls of a point. Whole layers are in steps.py, sums over GPUs in all_reduce.py."""
+"""Part -> the calls of a point. Whole layers are in steps.py, all-reduces in all_reduce.py."""

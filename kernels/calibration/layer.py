@@ -1,4 +1,4 @@
-"""The small kernels of a layer, as engines fuse them: norm with residual, rotary embedding, gated activation.
+"""The small kernels of a layer, fused as in engines: norm with residual, rotary embedding, gated activation.
 
     norm        residual += x; out = residual / sqrt(mean(residual^2) + 1e-6) * weight
                 bytes = 8 * tokens * hidden: two read, two written
@@ -6,8 +6,8 @@
                 key head                                    bytes = 4 * tokens * (heads + kv_heads) * head_dim
     activation  gate / (1 + exp(-gate)) * up                bytes = 6 * tokens * intermediate
 
-They are here to be timed, beside torch's products and this package's attention, as the parts of a whole
-layer. Computed in 32 bits, stored in 16.
+They are timed, together with torch's products and this package's attention, as the parts of a layer. They
+compute in 32 bits and store 16.
 """
 
 import torch
@@ -22,7 +22,7 @@ STRETCH = 1024
 
 @triton.jit
 def norm_kernel(x, residual, weight, out, hidden, SIZE: tl.constexpr):
-    """One token."""
+    """Norm of one token."""
     at = tl.arange(0, SIZE)
     place, mask = tl.program_id(0).to(tl.int64) * hidden + at, at < hidden
     total = tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
@@ -35,7 +35,7 @@ def norm_kernel(x, residual, weight, out, hidden, SIZE: tl.constexpr):
 
 @triton.jit
 def rotary_kernel(x, out, cosine, sine, row, heads, HALF: tl.constexpr, HEADS: tl.constexpr):
-    """All heads of one token: `row` elements of x a token, of which the first heads * 2 * HALF are turned."""
+    """Rotate one token: the first heads * 2 * HALF of its `row` elements of x."""
     token = tl.program_id(0).to(tl.int64)
     h, d = tl.arange(0, HEADS), tl.arange(0, HALF)
     mask = (h < heads)[:, None] & (d < HALF)[None, :]
@@ -50,7 +50,7 @@ def rotary_kernel(x, out, cosine, sine, row, heads, HALF: tl.constexpr, HEADS: t
 
 @triton.jit
 def activation_kernel(x, out, width, STRETCH: tl.constexpr):
-    """A stretch of one token: x is [tokens, 2 * width], gates before ups."""
+    """Activate a range of one token: x is [tokens, 2 * width], gates before ups."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
     mask = at < width
@@ -61,7 +61,7 @@ def activation_kernel(x, out, width, STRETCH: tl.constexpr):
 
 @triton.jit
 def read_kernel(source, out, SIZE: tl.constexpr, TURNS: tl.constexpr):
-    """Read all and keep a sum, so that nothing is left out."""
+    """Read everything and keep a sum, so that nothing is optimized away."""
     total = tl.zeros([SIZE], tl.float32)
     at = tl.program_id(0).to(tl.int64) * SIZE * TURNS + tl.arange(0, SIZE)
     for turn in range(TURNS):
@@ -71,11 +71,11 @@ def read_kernel(source, out, SIZE: tl.constexpr, TURNS: tl.constexpr):
 
 @triton.jit
 def empty_kernel(x):
-    """Nothing."""
+    """Do nothing."""
 
 
 def norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> Launch:
-    """`residual` and `out` are written; all [tokens, hidden], the weight [hidden]."""
+    """Write `residual` and `out`; all [tokens, hidden], the weight [hidden]."""
     tokens, hidden = x.shape
     arguments = {
         "x": x, "residual": residual, "weight": weight, "out": out, "hidden": hidden,
@@ -85,7 +85,7 @@ def norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, out: tor
 
 
 def rotary(x: torch.Tensor, out: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> Launch:
-    """`out`, [tokens, heads, head_dim], from the first columns of x, [tokens, any]; tables [tokens, half].
+    """Write `out` [tokens, heads, head_dim] from the first columns of x [tokens, any]; tables [tokens, half].
 
     head_dim is a power of two.
     """
@@ -98,7 +98,7 @@ def rotary(x: torch.Tensor, out: torch.Tensor, cosine: torch.Tensor, sine: torch
 
 
 def activation(x: torch.Tensor, out: torch.Tensor) -> Launch:
-    """`out`, [tokens, width], from [tokens, 2 * width]."""
+    """Write `out`, [tokens, width], from x, [tokens, 2 * width]."""
     tokens, width = out.shape
     arguments = {"x": x, "out": out, "width": width, "STRETCH": STRETCH}
     return Launch(activation_kernel, (tokens, triton.cdiv(width, STRETCH), 1), arguments, 4, 1)
@@ -111,5 +111,5 @@ def read(source: torch.Tensor, sums: torch.Tensor) -> Launch:
 
 
 def empty(x: torch.Tensor) -> Launch:
-    """A kernel that does nothing; it needs an argument."""
+    """Do nothing; a kernel needs an argument."""
     return Launch(empty_kernel, (1, 1, 1), {"x": x}, 1, 1)

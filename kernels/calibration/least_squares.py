@@ -1,14 +1,14 @@
-"""Least squares on log(predicted / measured) for the numbers of a form, by Levenberg and Marquardt.
+"""Least squares on log(predicted / measured) for the parameters of a form, by Levenberg-Marquardt.
 
-The unknowns are logarithms of t0, seconds per byte, seconds per unit of work if there is work, and the
-seconds of merging if pieces are merged.
+The unknowns are logarithms of t0, of seconds per byte, of seconds per unit of work if there is any, and of
+the merging time if pieces are merged.
 """
 
 import numpy as np
 
 STEPS = 60
 HOPELESS = 1e8
-"""Damping beyond which no step is small enough to improve."""
+"""Damping beyond which no step can improve the fit."""
 
 Data = tuple[np.ndarray, ...]
 """(bytes, work, measured seconds, weights), one number per point; also `merged` if any pieces are merged."""
@@ -37,7 +37,7 @@ def residuals(p: float | str, data: Data, logs: np.ndarray) -> tuple[np.ndarray,
 def least_squares(
     p: float | str, data: Data, start: np.ndarray, bounds: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, float]:
-    """(logarithms, sum of squares) of the best solution within bounds, from a start."""
+    """(logarithms, sum of squares) of the best solution within the bounds from this start."""
     here = np.clip(start, *bounds)
     found, slope = residuals(p, data, here)
     squares, damping, one = float(found @ found), 1e-2, np.eye(len(here))

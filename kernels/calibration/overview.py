@@ -1,4 +1,4 @@
-"""A calibration's plan in plain numbers: the points of each part, and those left out and why."""
+"""A calibration's plan in plain numbers: the points of each part, those left out, and why."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from kvsim.kernels.calibration.points import Point
 from kvsim.kernels.calibration.timing import words_of
 
 Values = tuple[float, float] | tuple[str, ...]
-"""(least, most) of numbers; all values of strings."""
+"""(minimum, maximum) of numbers; all values of strings."""
 
 BOUNDLESS_BYTES = 2**62
 NEWEST = (99, 0)
@@ -27,9 +27,9 @@ class PlannedPart:
     part : str
         A part of the profile; or "ceilings", "launch" or "composed".
     points, held_out, done : int
-        All points; those that enter no fit; those in the journal.
+        Numbers of all points, of held-out ones, and of those in the journal.
     values : Mapping
-        Argument of the launches -> its measured values.
+        Launch argument -> its values.
     left_s : float
         Estimated time for the points still to be measured.
     """
@@ -59,7 +59,7 @@ def overview(planned: Plan, journal: Journal) -> list[PlannedPart]:
 
 
 def values_of(some: Sequence[Point]) -> dict[str, Values]:
-    """For every argument of the launches, the values at which it is measured."""
+    """For every launch argument, the values at which it is measured."""
     columns: dict[str, list[float | str]] = {}
     for point in some:
         for name, value in point.x.items():
@@ -93,11 +93,11 @@ def left_out(planned: Plan) -> dict[str, str]:
 
 
 MUCH_BYTES = 2**30
-"""More than a driver and our own context hold."""
+"""Other programs hold memory if more than this is in use: a driver and our own context hold less."""
 
 
 def held_by_others(planned: Plan) -> int:
-    """Bytes of the GPU's memory that other programs hold; 0 if that is next to nothing."""
+    """Bytes of GPU memory held by other programs; 0 if it is little."""
     if planned.device.rehearsal:
         return 0
     import torch

@@ -1,4 +1,4 @@
-"""The points that a calibration will measure, on which device, and about how long it takes."""
+"""The points that a calibration will measure, the device, and the estimated time."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -14,19 +14,19 @@ from kvsim.kernels.calibration.profile import FORMAT
 from kvsim.kernels.calibration.timing import Datasheet, datasheet_of, launches_wanted
 
 GROUP = 6
-"""Points of a part that are measured before the journal is written."""
+"""Points of a part between two writes to the journal."""
 
 TURNS = 5
-"""Replays of long launches, warm-up included."""
+"""Replays of long launches, including warm-up."""
 SECONDS_OF_A_POINT = 0.1
-"""Time besides: making tensors, capturing a graph, warming up."""
+"""Overhead of a point: making tensors, capturing a graph, warming up."""
 
 SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "latent": 2.5, "prefill": 3.5}
-"""Compiling a kernel variant; 0.5 for all others."""
+"""Compile time of a kernel variant; 0.5 for all others."""
 
 
 TIMED_BY = ("points", "launches", "layer", "steps", "all_reduce", "bench", "room", "timing", "drift")
-"""The modules here that determine the launches and their measured times; drift.py has sentinels."""
+"""The modules here that affect launches and measured times; drift.py has the sentinels."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class Plan:
         return hashlib.sha256(f"{FORMAT} {self.quick}\n{launching()}\n{text}".encode()).hexdigest()[:16]
 
     def estimated_s(self, points: list[Point] | None = None) -> float:
-        """Estimated time for these points, or all of them; from the datasheet."""
+        """Estimated seconds for these points, or all of them; from the datasheet."""
         return sum(self._estimated_s(point) for point in (self.points if points is None else points))
 
     @cached_property
     def _compiling_s(self) -> Mapping[str, float]:
-        """Key of a point -> seconds of compiling the kernels that no earlier point needs."""
+        """Key of a point -> seconds to compile the kernels that no earlier point uses."""
         found, known = {}, set()
         for point in self.points:
             new = set(variants_of(point)) - known
@@ -105,21 +105,21 @@ class Plan:
 
 
 def variants_of(point: Point) -> Iterable[tuple[object, ...]]:
-    """The separately compiled kernel variants that a point needs: the part first."""
+    """The separately compiled kernel variants that a point needs, each starting with the part."""
     x = point.x
     if point.part == "composed":
         return [variant for one, _ in components(x) for variant in variants_of(one)]
     if point.part in {"decode", "prefill"}:
         return [(point.part, *(x[name] for name in ("group", "head_dim", "element_bytes", "block_size")))]
-    if point.part == "latent":  # query heads beyond a program's are more programs
+    if point.part == "latent":  # further query heads take more programs
         return [(point.part, min(x["heads"], 32), x["element_bytes"], x["block_size"])]
-    if point.part == "elementwise":  # rows of the next power of two
+    if point.part == "elementwise":  # rows are padded to the next power of two
         return [(point.part, x["op"], x["width"].bit_length())]
     return [(point.part,)] if point.part in {"kv_write", "block_copy"} else []
 
 
 def launching() -> str:
-    """The source that a time depends on besides the point: kernels, how they are launched and timed."""
+    """The source code that affects times: the kernels, how they are launched and timed."""
     from kvsim.kernels import launch
 
     sources = sorted(Path(launch.__file__).parent.glob("*.py")) + [

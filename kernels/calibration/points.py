@@ -1,7 +1,7 @@
-"""A point of a calibration: its launch in plain numbers, the bytes it moves and the work it computes.
+"""A point of a calibration: its launch in plain numbers, the bytes it moves and the work it does.
 
-A point can be measured on a GPU (launches.py), or by anything else that turns points into seconds, and it can
-be predicted from a profile: this file has the code that both need, without torch.
+Points are measured on a GPU (launches.py), or by anything else that turns points into seconds, and predicted
+from a profile. This file has the code that both need, without torch.
 """
 
 import json
@@ -19,18 +19,18 @@ Features = tuple[float, float, Mapping[str, float]]
 """(bytes, work, place on the axes of the part's tables)."""
 
 GRAPH_FLOPS = 2**44
-"""Approximate work of a graph of long launches, 30 ms on an H200, in at least LEAST_LONG launches: caches
-and gaps do not matter to them."""
+"""Approximate work of a graph of long launches, 30 ms on an H200, in at least LEAST_LONG launches; caches and
+gaps hardly affect these."""
 LEAST_LONG = 4
 
 MAIN = "main"
-"""The table whose cells the form is fitted to; other tables have one axis each and are named after it."""
+"""The table whose cells the form is fitted to; other tables have one axis each and its name."""
 
 SENTINEL = "sentinel"
-"""The role of what is timed repeatedly (drift.py): it belongs to no part."""
+"""The role of points that are timed repeatedly (drift.py); they belong to no part."""
 
 PREFIX_OFFSET = 256
-"""Added to prefixes before taking the logarithm, which 0 does not have."""
+"""Added to prefixes before taking the logarithm, so that 0 has one."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,21 @@ class Point:
 
     @property
     def key(self) -> str:
-        """The point's identity in a journal: the same for the same launches."""
+        """The point's key in a journal; equal launches have equal keys."""
         return f"{self.part} {json.dumps(self.x, sort_keys=True)}"
 
 
 def launches_of(launch_bytes: float, launch_flops: float) -> int:
-    """How many launches make a graph if each reads this many bytes and computes this many flops."""
+    """How many launches a graph needs, if each reads this many bytes and computes this many flops."""
     long = max(ceil(GRAPH_FLOPS / max(launch_flops, 1)), LEAST_LONG)
     return min(launches_wanted(launch_bytes), long)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The measurement at a point: seconds of one launch, turn by turn; none if it failed.
+    """The measurement of a point: seconds per launch for each repeat; none if it failed.
 
-    `fits`: False if it failed because it is too large for the device.
+    `fits`: False if it failed because it does not fit the device.
     """
 
     seconds: tuple[float, ...]
@@ -85,8 +85,8 @@ class Sample:
 def lengths_of(x: Arguments) -> list[int]:
     """The contexts of a decode batch: `batch` of them with the mean `context`, distributed by `skew`.
 
-    lognormal   drawn, with a long tail; the same every time
-    bimodal     a quarter of them nine times as long as the others
+    lognormal   drawn with a long tail; the same every time
+    bimodal     a quarter are nine times as long as the others
     one_long    one holds half of all tokens
     """
     batch, mean, skew = x["batch"], x["context"], x.get("skew", "even")
@@ -110,7 +110,7 @@ def lengths_of(x: Arguments) -> list[int]:
 def features(point: Point, constants: Mapping[str, Any]) -> Features:
     """A point's bytes and work, and its place on the part's axes.
 
-    The constant `axes` names the axes of a part whose tables differ from profile.py.
+    The constant `axes` names the axes if they differ from profile.py.
     """
     moved, work, place = _features(point, constants)
     if "axes" in constants:
@@ -203,9 +203,9 @@ BYTES = {
 
 
 def useful(point: Point) -> tuple[float, float]:
-    """(bytes, flops) that a launch needs at least: they must not be faster than the device.
+    """(bytes, flops) that a launch needs at least, to detect impossibly fast measurements.
 
-    For a composed step only weights, keys and values: the rest may stay in the L2 cache.
+    For a composed step only weights, keys and values count: the rest may stay in the L2 cache.
     """
     x, moved, flops = point.x, 0.0, 0.0
     if point.part == "decode":

@@ -5,7 +5,7 @@ A step of an engine is a sum of parts. The time of one launch of a part (or of t
     seconds = (t0_s + merged * merge_s + pnorm(bytes / bandwidth_bytes_per_s, work / work_per_s))
               * product of its tables
 
-with bytes and work as form.py computes them from tokens, heads and matrix sizes: never from a model's name.
+with bytes and work computed by form.py from tokens, heads and matrix sizes, never from a model's name.
 Everything is per GPU: with tensor parallelism, use the heads and columns of one GPU.
 
     format      1
@@ -75,7 +75,7 @@ Parts and their axes (values are numbers, mostly whole):
                  head_dim * element_bytes. Batched: one copy of everything, and a block_copy in each layer
     all_reduce   gpus, bytes (of one GPU's input); absent if there was only one GPU
 
-How they add up to a step of n tokens (prefill and decode), m rows with logits, on CUDA graphs:
+The sum for a step of n tokens (prefill and decode), m rows with logits, with CUDA graphs:
 
     replay_s + cut_s
              + layers * (2 norms + product(n, qkv) + rotary + kv_write + decode + prefill + product(n, out)
@@ -100,7 +100,7 @@ WIDTH = 118
 
 
 def write_profile(profile: Mapping[str, Any], path: Path, journal: Path | None = None) -> None:
-    """Write a profile atomically; then remove the journal that it was made from.
+    """Write a profile atomically, then remove its journal.
 
     Raises OSError if the file cannot be written.
     """

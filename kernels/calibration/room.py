@@ -1,7 +1,7 @@
-"""The memory that points are measured in: one slab of random numbers, sliced for every launch.
+"""The memory for measurements: one slab of random numbers, sliced for every launch.
 
-Weights, keys and values of consecutive launches are different stretches of the slab, so that they do not come
-from the cache, and nothing is filled for a single point. Launches may write into it: it stays random.
+Weights, keys and values of consecutive launches are different slices, so they do not come from the cache, and
+no point has to fill memory. Launches may write into the slab: it stays random.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from kvsim.kernels.calibration.points import launches_of
 SHARE_OF_FREE_MEMORY = 0.55
 ELEMENTS_OF_A_REHEARSAL = 2**19
 ALIGNED = 1024
-"""Elements: every stretch begins at a multiple of this, so that kernels are compiled once."""
+"""Elements: every slice begins at a multiple of this, so that kernels are compiled once."""
 
 
 class Room:
@@ -45,11 +45,11 @@ class Room:
         self._pinned: torch.Tensor | None = None
 
     def launches(self, launch_bytes: float, launch_flops: float = 0) -> int:
-        """How many launches make a graph if each reads this many bytes and computes this many flops."""
+        """How many launches a graph needs, if each reads this many bytes and computes this many flops."""
         return 1 if self.rehearsal else launches_of(launch_bytes, launch_flops)
 
     def cut(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The next stretch of the slab; 8-bit types and float32 reinterpret its bits.
+        """The next slice of the slab; 8-bit types and float32 reinterpret its bits.
 
         Raises MemoryError if it is larger than half the slab: two launches must not read the same data.
         """
@@ -83,7 +83,7 @@ class Room:
     def pinned(self, size: int) -> torch.Tensor:
         """At least `size` bytes of pinned host memory, which the GPU copies directly.
 
-        They are numbers like the slab's: of random bytes some would be NaN, and copies write into the slab.
+        It holds numbers like the slab's: some random bytes would be NaN, and copies write into the slab.
         """
         if self._pinned is None or len(self._pinned) < size:
             numbers = torch.empty(-(-size // self.dtype.itemsize), dtype=self.dtype)

@@ -1,4 +1,4 @@
-"""The numbers of the grids: full (about 3 minutes on an H200), quick (under 1), and toys for a CPU."""
+"""The sizes in the grids: full (about 3 minutes on an H200), quick (under 1), and toys for a CPU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Sizes:
     latent : tuple of three axes
         For decode attention over latents: query heads, sequences, tokens of each.
     latent_size : tuple of int
-        Numbers of a row that are also its value, and those of its position.
+        Numbers in a row that are also its value, and numbers for the position.
     latent_skewed, latent_held_out : sequence
         (query heads, sequences, mean context, skew).
     latent_factors, latent_factor_bases
@@ -39,7 +39,8 @@ class Sizes:
     sampling : tuple
         Rows of the grid and held out, vocabulary of the grid and held out.
     elementwise : sequence of int
-        Tokens, of rows of `hidden` (norm), twice that (rotary), `width` (activation: the same bytes).
+        Tokens; rows have `hidden` (norm), twice that (rotary) or `width` (activation: the same bytes)
+        elements.
     kv_write, block_copy, host_copy, all_reduce : tuple
         Values of the grid, and held out: tokens, blocks, bytes, bytes.
     geometries, batches, head_rows, vocabulary

@@ -1,8 +1,7 @@
-"""Whether enough was measured for a profile, and the faults of a finished one.
+"""Whether enough was measured for a profile, and the faults of a finished profile.
 
-A part is present if at most a tenth of its points that fit the device failed or were refused; a profile needs
-all of its parts except those that most steps do without. Problems with a whole profile are its faults: it is
-written, but a run prefers one without.
+A part is complete if at most a tenth of its points that fit the device failed or were refused. A profile
+needs all parts except the OPTIONAL ones. A profile with faults is written, but runs prefer one without.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,21 +13,21 @@ from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
 
 OPTIONAL = ("latent", "all_reduce", "to_host", "to_gpu")
-"""Parts that steps can do without: few models have latents, nothing is reduced on one GPU, and engines that
-recompute swap nothing."""
+"""Parts that steps can do without: few models have latents, one GPU needs no all-reduce, and engines that
+recompute do not swap."""
 
 MISSING_SHARE = 0.1
 COMPOSED_ERROR = 0.05
-"""Mean error of composed steps above which something is wrong: the kernels, the form or the device."""
+"""A larger mean error of composed steps means that the kernels, the form or the device is wrong."""
 
 FAULTY_EXIT_CODE, DISTURBED_EXIT_CODE = 3, 4
-"""For a calibration that ended with a profile and faults; the second if the card changed meanwhile."""
+"""For a calibration that wrote a profile with faults; the second if the card changed meanwhile."""
 
 
 def expect_complete(planned: Plan, journal: Journal, refused: Sequence[Mapping[str, Any]]) -> set[str]:
     """Raise IncompleteError if a part lacks too many of the points that fit the device.
 
-    Returns the optional parts that do: they are left out.
+    Returns the optional parts that do; they are left out.
     """
     fits = [point for point in planned.points if journal.samples[point.key].fits]
     gridded = {point.part for point in fits if point.role == "grid" or point.part == "composed"}
@@ -49,7 +48,7 @@ def expect_complete(planned: Plan, journal: Journal, refused: Sequence[Mapping[s
 
 
 def faults_of(profile: Mapping[str, Any]) -> list[str]:
-    """The faults of a profile, in words; a rehearsal has none, as it claims nothing."""
+    """The faults of a profile, in words; a rehearsal has none."""
     if profile["kind"] == "rehearsal":
         return []
     found, error = disturbances(profile["measured"]), profile["composed"]["error"]
@@ -59,7 +58,7 @@ def faults_of(profile: Mapping[str, Any]) -> list[str]:
 
 
 def exit_code_of(measured: Mapping[str, Any]) -> int:
-    """The exit code of a calibration whose profile has this `measured`."""
+    """The exit code for a calibration whose profile has this `measured`."""
     if not measured["faults"]:
         return 0
     return DISTURBED_EXIT_CODE if disturbances(measured) else FAULTY_EXIT_CODE

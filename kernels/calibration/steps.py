@@ -1,4 +1,4 @@
-"""Composed steps: whole layers in sequence, as an engine runs them, with blocks all over the pool.
+"""Composed steps: whole layers in sequence as in an engine, with blocks scattered over the pool.
 
 A layer is norm, product (queries, keys, values), rotary embedding, KV write, attention of the decoding
 sequences and of the chunks, product, norm, product (gate, up), activation, product (down). Activations pass
@@ -146,8 +146,8 @@ def _head(room: Room, x: Arguments) -> Call:
 
 
 def _gain(room: Room, hidden: int) -> torch.Tensor:
-    """A norm's weights after which a product with the slab's numbers has a variance of 1, as they have.
+    """Norm weights after which a product with the slab's numbers has variance 1.
 
-    With larger ones half of all activations would be 0, and the products that take them faster.
+    With larger weights half of all activations would be 0, and products with them faster.
     """
     return room.normal(hidden) / hidden**0.5

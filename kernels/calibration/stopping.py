@@ -1,4 +1,4 @@
-"""Stopping: SIGTERM ends a calibration as Ctrl-C does, so that both leave a whole journal."""
+"""SIGTERM ends a calibration as Ctrl-C does, leaving a complete journal."""
 
 import signal
 import threading
@@ -18,7 +18,7 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated while the block runs; outside the main thread nothing changes."""
+    """Make SIGTERM raise Terminated while the block runs; no effect outside the main thread."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Terminated

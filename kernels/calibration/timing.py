@@ -1,14 +1,14 @@
 """How launches are timed, in a calibration and in benchmarks/kernels.py.
 
-The launches of one point are captured in a CUDA graph, at least 16 of them over different keys, values or
-weights (as the layers of a model have), so that the L2 cache is cold and the gaps between kernels are those
-of an engine; the time of a replay is divided by their number. The result is the median, with the 10th and the
-90th percentile. Data is random, never zeros, which are faster. On the CPU the launches run one by one: a
-rehearsal, whose times mean nothing.
+The launches of one point are captured in a CUDA graph, at least 16 of them with different keys, values or
+weights (like the layers of a model), so that the L2 cache is cold and gaps between kernels are as in an
+engine. The time of a replay is divided by their number. The result is the median, with the 10th and 90th
+percentile. Data is random, as zeros are faster. On the CPU the launches run one by one: a rehearsal, whose
+times mean nothing.
 
-A GPU under load lowers its clocks to stay within its power limit, so how fast it is depends on what it has
-just done. A calibration times each point alone, in the steady state that its own launches lead to, since a
-server repeats its steps, too. A benchmark's contestants take turns, so that all have the same clocks.
+A GPU under load lowers its clocks to stay within its power limit, so its speed depends on what it has just
+done. A calibration times each point alone, in the steady state of its own launches, since a server repeats
+its steps too. The contestants of a benchmark take turns, so that all run at the same clocks.
 """
 
 import time
@@ -28,23 +28,23 @@ Launches = Sequence[Callable[[], object]]
 
 LEAST_LAUNCHES, MOST_LAUNCHES = 16, 64
 LEAD_BYTES = 1 << 28
-"""Read before a graph is timed: tens of microseconds on any GPU, more than a launch takes the host. Writing
-instead would leave data in the L2, to be written back at the graph's expense."""
+"""Read before a graph is timed: this takes tens of microseconds on any GPU, more than the host needs for a
+launch. Writing instead would leave dirty data in L2 for the graph to write back."""
 COLD_BYTES = 2**30
-"""A graph reads at least this much if 64 launches do, many times the L2."""
+"""A graph reads at least this much if 64 launches can, many times the size of L2."""
 
 WARM_UPS = 2
-"""Turns that are not counted, at least."""
+"""Minimum number of uncounted turns."""
 WARM_UP_S = 0.08
-"""No turn is counted before a GPU has been busy for this long: under load it soon reaches its power limit and
-lowers its clocks, an H200 by a fifth within 40 ms of matrix products, as it does in a server."""
+"""No turn counts before the GPU has been busy for this long: it soon reaches its power limit and lowers its
+clocks, as in a server; an H200 by a fifth within 40 ms of matrix products."""
 LEAST_REPEATS = 3
-"""Turns that are counted however long they take."""
+"""Minimum number of counted turns, however long they take."""
 
 
 @dataclass(frozen=True)
 class Datasheet:
-    """The vendor's numbers: no measurement can be faster.
+    """The vendor's numbers, which no measurement can exceed.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ DATASHEETS = (
 
 
 def datasheet_of(device: str) -> Datasheet | None:
-    """The first datasheet whose part is in the device's name; a MIG slice has the bounds of its GPU."""
+    """The first datasheet whose `part` is in the device's name; a MIG slice has the bounds of its GPU."""
     found = next((sheet for sheet in DATASHEETS if sheet.part in device), None)
     return replace(found, gpu=None) if found is not None and " MIG " in device else found
 
@@ -91,9 +91,9 @@ def refusal(
     flops: float = 0,
     most_tflops: float | None = None,
 ) -> str | None:
-    """Why these bytes or flops are impossible in this time; None if they are possible.
+    """Why it is impossible to move these bytes or compute these flops in this time; None if it is possible.
 
-    `most_tflops` replaces the datasheet's, if a stricter bound is known.
+    `most_tflops` replaces the datasheet's number if a stricter bound is known.
     """
     bandwidth, peak = (sheet.gb_per_s, sheet.tflops) if sheet else (inf, inf)
     peak = peak if most_tflops is None else most_tflops
@@ -108,7 +108,7 @@ def refusal(
 
 
 def launches_wanted(launch_bytes: float) -> int:
-    """How many launches make a graph if each reads this many bytes."""
+    """How many launches a graph needs, if each reads this many bytes."""
     return min(max(LEAST_LAUNCHES, ceil(COLD_BYTES / max(launch_bytes, 1))), MOST_LAUNCHES)
 
 
@@ -131,12 +131,11 @@ def interleaved(
     rest_s: float = 0.0,
     failed: Callable[[str, Exception], object] | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds of one launch, `repeats` times each, by turns, after `warm_ups` turns and `warm_up_s` at least.
+    """Seconds per launch, `repeats` each, taking turns, after at least `warm_ups` turns and `warm_up_s`.
 
-    Fewer than `repeats`, but LEAST_REPEATS at least, once they took `enough_s` together. `rest_s`: the device
-    is idle for so long before each.
-    `replays`: a call that runs all launches and returns its seconds, and the number of launches.
-    `failed`: called for one that raises, which then takes no more turns; without it, the error is raised.
+    After `enough_s` in total there are fewer repeats, but at least LEAST_REPEATS. `rest_s`: pause before
+    each. `replays`: a call that runs all launches and returns its seconds, and the number of launches.
+    `failed`: called for one that raises, which then takes no more turns; without it the error is raised.
     """
     times: dict[str, list[float]] = {name: [] for name in replays}
     turn, counted, started = 0, 0, time.perf_counter()
@@ -165,7 +164,7 @@ def interleaved(
 
 
 def too_large(error: Exception) -> bool:
-    """Whether memory ran out, the GPU's or a multiprocessor's: later launches may fit again."""
+    """Whether GPU memory or a multiprocessor's resources ran out, so that later launches may still fit."""
     import torch
     from triton.runtime.errors import OutOfResources
 
@@ -173,7 +172,7 @@ def too_large(error: Exception) -> bool:
 
 
 def expect_alive(error: Exception, device: "str | torch.device" = "cuda") -> None:
-    """Raise DeviceLostError if an error has broken the GPU's context: all later launches would fail."""
+    """Raise DeviceLostError if an error has broken the GPU's context: later launches would all fail."""
     import torch
 
     if too_large(error):
@@ -192,12 +191,12 @@ def words_of(error: Exception) -> str:
 
 
 def graph_of(launches: Launches) -> "torch.cuda.CUDAGraph":
-    """The launches as one CUDA graph; the first two are run before, on their own."""
+    """Capture the launches as one CUDA graph, after running the first two on their own."""
     import torch
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # compiles, and lets libraries allocate their memory
+    with torch.cuda.stream(side):  # compiles, and lets libraries allocate memory
         for launch in launches[:2]:
             launch()
     torch.cuda.current_stream().wait_stream(side)
@@ -211,12 +210,12 @@ def graph_of(launches: Launches) -> "torch.cuda.CUDAGraph":
 
 @dataclass(frozen=True)
 class Captured:
-    """A call that replays launches as one CUDA graph, and returns its seconds on the GPU.
+    """A call that replays launches as one CUDA graph and returns its GPU seconds.
 
     Attributes
     ----------
     launches : sequence
-        They own the tensors that the graph reads, which live as long as the graph.
+        Own the tensors that the graph reads, which must live as long as the graph.
     graph : torch.cuda.CUDAGraph
         The graph of all launches.
     """
@@ -225,26 +224,26 @@ class Captured:
     graph: "torch.cuda.CUDAGraph"
 
     def __call__(self) -> float:
-        """Replay once, queued after work that outlasts launching the graph: no launch is timed."""
+        """Replay once, queued behind work that outlasts the launch of the graph, which is not timed."""
         _lead().sum()
         return on_gpu_clock([self.graph.replay])()
 
 
 @lru_cache
 def _lead() -> "torch.Tensor":
-    """A tensor that takes a GPU longer to read than the host needs for a launch."""
+    """A tensor that takes the GPU longer to read than the host needs for a launch."""
     import torch
 
     return torch.ones(LEAD_BYTES // 4, dtype=torch.float32, device="cuda")
 
 
 def captured(launches: Launches) -> Captured:
-    """Capture launches, to be timed."""
+    """Capture launches for timing."""
     return Captured(launches, graph_of(launches))
 
 
 def on_gpu_clock(launches: Launches) -> Callable[[], float]:
-    """A call that starts the launches one by one and returns the seconds between two events around them."""
+    """A call that starts the launches one by one and returns GPU seconds, between two events."""
     import torch
 
     def run() -> float:
@@ -262,7 +261,7 @@ def on_gpu_clock(launches: Launches) -> Callable[[], float]:
 def on_host_clock(launches: Launches, wait: Callable[[], object] | None = None) -> Callable[[], float]:
     """A call that starts the launches one by one and returns the host's seconds.
 
-    `wait`: called before the clock starts; nothing is waited for while it runs.
+    `wait`: called before the clock starts; the host does not wait while it runs.
     """
 
     def run() -> float:

@@ -1,4 +1,4 @@
-"""The work of `sim calibrate`: plan, measure with progress shown, keep every measurement in any event."""
+"""Run `sim calibrate`: plan, measure with progress shown, keep every measurement whatever happens."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The work of `sim calibrate log`: fit step times to a server's log, print the fit, write a profile."""
+"""Run `sim calibrate log`: fit step times to a server's log, print the fit, write a profile."""
 
 import shlex
 from pathlib import Path
@@ -13,12 +13,12 @@ HEAD = "# Step times of a server, fitted to its log by sim calibrate log: for --
 
 
 def fitted_to_log(log: Path, out: Path | None, *, force: bool) -> None:
-    """Fit, print, and write the profile."""
+    """Fit step times, print the fit, and write the profile."""
     fit = fit_steps(read_running(log))
     try:
         start = read_log(log)
         server = f", vLLM {start.release or '?'}{f', {start.model}' if start.model else ''}"
-    except KvsimError:  # only the lines of a running server, no start-up
+    except KvsimError:  # a log without the start-up lines
         server = ""
     name = log.name.removesuffix(".gz").removesuffix(".log")
     target = out or Path(f"{name}.toml")

@@ -1,9 +1,9 @@
-"""Every deployment that fits, for a load: `sim capacity --gpu all --for-rate R`.
+"""Find every deployment that can serve a load: `sim capacity --gpu all --for-rate R`.
 
     GPUs with a price x TP 1, 2, 4, 8 --memory--> candidates (PP 2, 4 if no TP within one node fits)
     short searches of all --> the cheapest, long runs, all seeds --> confirmed, until no other can be cheaper
 
-Short searches err on the high side, so a deployment costs at least as much as they say.
+Short searches overestimate capacity, so a deployment costs at least as much as they say.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ ALL = "all"
 TENSOR, PIPELINE = (1, 2, 4, 8), (2, 4)
 MOST_CONFIRMED = 6
 AT_ONCE = 2
-"""Systems confirmed between two comparisons of prices."""
+"""Systems to confirm before prices are compared again."""
 
 
 def wants_all(given: Mapping[str, Any]) -> bool:
@@ -50,9 +50,9 @@ def every_deployment(given: Mapping[str, Any]) -> Sweep:
 
 
 def to_confirm(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The places of the next systems to confirm, in rows sorted by cost: none if no other can be cheaper.
+    """Positions of the next systems to confirm, in rows sorted by cost; empty if no other can be cheaper.
 
-    Each is compared with those on its own clock.
+    Each is compared only with systems on its own clock.
     """
     by_clock: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for place, row in enumerate(rows):

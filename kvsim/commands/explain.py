@@ -1,6 +1,6 @@
-"""The work of `sim explain` and `sim trace-events`: earlier runs, request by request.
+"""Run `sim explain` and `sim trace-events`: earlier runs, request by request.
 
-Missing recordings are made by repeating the run, with progress shown.
+If a recording is missing, the run is repeated with progress shown.
 """
 
 import json

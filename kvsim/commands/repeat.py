@@ -1,4 +1,4 @@
-"""Repeats a run from its config to record what was missing; the results are verified to be the same."""
+"""Repeat a run from its config to record what was missing, and check that the results are the same."""
 
 from kvsim.reports.lives.event_log import EventLog, event_log, read_events
 from kvsim.reports.lives.spans import check_same
@@ -10,7 +10,7 @@ from kvsim.workloads.source import opened
 
 
 def prepared(run: Run, lacking: str, *, step_log: bool = False) -> Simulation:
-    """An earlier run, with its events, ready to be repeated.
+    """Prepare an earlier run to be repeated with its events recorded.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False) -> Simulation:
     Raises
     ------
     KvsimError
-        A config that cannot be run.
+        The config cannot be run.
     """
     try:
         deployment, traffic = deployment_of(run.config, "its config")
@@ -40,13 +40,13 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False) -> Simulation:
 
 
 def checked(run: Run, outcome: Outcome) -> Outcome:
-    """The outcome, if it equals that of the earlier run; else KvsimError."""
+    """The outcome, if it equals the earlier run's; else KvsimError."""
     check_same(run, outcome.requests)
     return outcome
 
 
 def event_log_of(run: Run) -> EventLog:
-    """The events of a run: recorded, or from a repetition."""
+    """The events of a run, as recorded or from a repetition."""
     log = read_events(run.path)
     if log is None:
         run = run if run.place is None else read_run(run.path)

@@ -1,4 +1,4 @@
-"""The work of `sim replay` and `kvsim.replay`: read a measured run, simulate it, compare, fit, what if.
+"""Run `sim replay` and `kvsim.replay`: read a measured run, simulate it, compare, fit, try changes.
 
 import kvsim
 
@@ -121,7 +121,7 @@ class Replay:
 
     @property
     def why(self) -> "pd.DataFrame":
-        """A row per part of the difference in mean E2E latency."""
+        """A row per component of the difference in mean E2E latency."""
         import pandas as pd
 
         return pd.DataFrame([vars(each) for each in self.terms])
@@ -167,7 +167,7 @@ class Replay:
         }
 
     def clock(self) -> list[str]:
-        """The simulated server's clock and its trust; also those of a what-if if they differ."""
+        """The simulated server's clock and its errors; also those of a what-if if they differ."""
         from kvsim.reports.clocks import differ, told
 
         cost: Any = self.found.summary["cost"]
@@ -181,7 +181,7 @@ class Replay:
         return [*said, *filter(None, [differ(zip(("before", "what if"), costs, strict=True))])]
 
     def notes(self) -> list[str]:
-        """What was assumed, cut and omitted."""
+        """What was assumed, cut off and omitted."""
         left = [f"{self.run.failed:,} requests failed and are left out."] if self.run.failed else []
         if missing := self.run.cut_count - (0 if self.run.cut is None else len(self.run.cut)):
             left.append(
@@ -290,7 +290,7 @@ def _replay(
 
 
 def replayed(result: Path, server: Scenario, asked: ReplayOptions) -> None:
-    """The work of the command: print the comparison, and draw it if requested."""
+    """Run the command: print the comparison, and draw it if requested."""
     from kvsim.reports.progress import progress
     from kvsim.reports.replay import replay_report
 

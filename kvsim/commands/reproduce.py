@@ -1,4 +1,4 @@
-"""The work of `sim reproduce`: simulate a paper's figures, judge them against its own, write and report."""
+"""Run `sim reproduce`: simulate a paper's figures, compare them with the published ones, write and report."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from kvsim.workloads.catalogue import entries, kept
 
 
 def reproduced(paper: str, figure: str | None, *, quick: bool, jobs: int | None, output: Output) -> None:
-    """Run a reproduction; a stopped one keeps the finished simulations."""
+    """Run a reproduction; if stopped, it keeps the finished simulations."""
     found = declared.read_paper(paper)
     figures, to_fetch = with_traces(found, declared.chosen_figures(found, figure))
     with place(output, paper) as held:

@@ -1,8 +1,8 @@
-"""The work of `sim run` and `sim compare`: simulate with progress shown, write, and report the results.
+"""Run `sim run` and `sim compare`: simulate with progress shown, write, and report the results.
 
     deployments, traffic --> one run, a comparison, or either with several seeds --> a directory, a report
 
-The directory is claimed before the work starts (reports/rundir/claims.py), so that no result is lost.
+The directory is claimed before the work starts (reports/rundir/claims.py), so no result is lost.
 """
 
 import os
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     CarryOut = Callable[[Sequence[Simulation]], list[Outcome]]
 
 MANY_STEPS = 200_000
-"""A run with more steps is not repeated to record them unless requested."""
+"""Runs with more steps are repeated to record steps only if requested."""
 
 
 def carry_out(
@@ -66,7 +66,7 @@ def carry_out(
 
 
 def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The server under each of these allocators; with `all`, prints those that cannot run it."""
+    """The server with each of these allocators; for `all`, also print those that cannot run it."""
     from kvsim.sim.run import EVERY, label, left_out, side_by_side
 
     for name, reason in left_out(deployment).items() if EVERY in allocators else ():
@@ -83,7 +83,7 @@ def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Dep
 
 
 def opened(traffic: Traffic) -> "Source":
-    """The traffic with its trace read; tokenizing texts shows progress."""
+    """Read the traffic's trace; tokenizing texts shows progress."""
     from kvsim.reports.progress import progress
     from kvsim.workloads import source
     from kvsim.workloads.tokenized import file_of
@@ -101,7 +101,7 @@ def opened(traffic: Traffic) -> "Source":
 
 @contextmanager
 def place(output: Output, name: str) -> Iterator["Claim | None"]:
-    """Claim the requested directory, else the first free one in `runs`; None if nothing is written."""
+    """Claim the requested directory, else the first free one in `runs`; yield None if nothing is written."""
     from kvsim.reports.rundir.claims import claimed, first_free
 
     output.check()
@@ -145,7 +145,7 @@ def repeated(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
 def traced(run: "Run", steps: bool | None) -> "list[Traced]":
     """A run with its events and steps, recorded or repeated; without steps if there are many.
 
-    For a fleet, each replica.
+    A fleet has one entry per replica.
     """
     from kvsim.reports.away import away_in
     from kvsim.reports.lives.apart import lives_of, seen_by
@@ -206,7 +206,7 @@ def _prepared(
 
 
 def _watched(output: Output, simulations: "Sequence[Simulation]") -> "list[Outcome]":
-    """Run them one after the other, with progress shown."""
+    """Run the simulations in order, with progress shown."""
     outcomes: list[Outcome] = []
     show = _shown(output)
     for simulation in simulations:
@@ -220,14 +220,14 @@ def _unwatched(simulations: "Sequence[Simulation]") -> "list[Outcome]":
 
 
 def _pace(output: Output) -> float | None:
-    """Simulated seconds per second, for a live view; an invalid pace is an error."""
+    """Simulated seconds per second for a live view; KvsimError if the pace is invalid."""
     from kvsim.reports.pace import pace_of
 
     return None if output.pace is None else pace_of(output.pace, live=output.live)
 
 
 def _shown(output: Output) -> "Callable[[Simulation, list[Outcome], int], AbstractContextManager[None]]":
-    """The display of a run: a dashboard, or a progress bar if it takes long."""
+    """The display during a run: a dashboard, or a progress bar if it takes long."""
     if output.live and not (output.quiet or output.json):
         from kvsim.reports import live
 
@@ -294,7 +294,7 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     seed: int,
     target: Path | None,
 ) -> list[dict[str, Any]]:
-    """A command's work for this seed, in a process of its own without a display."""
+    """Run the command for one seed, in its own process without a display."""
     source = source.with_seed(seed)
     workload = source.workload()
     simulations = [_prepared(deployment, source, workload, output, goals) for deployment in deployments]
@@ -321,12 +321,12 @@ def _write_run(
 
 
 def _pictures(output: Output) -> Pictures | None:
-    """How figures are drawn; None if they are not."""
+    """The style of figures; None if none are drawn."""
     return None if output.no_plots or output.no_out else output
 
 
 def _parts(outcome: "Outcome", output: Output) -> dict[str, Any]:
-    """The parts of a run to write: those requested, and the result as a benchmark tool would write it."""
+    """The requested parts of a run to write, and the result in a benchmark tool's format."""
     parts = dict(vars(outcome))
     if output.result_format is not None:
         from kvsim.sim.bench.write import result_files
@@ -362,7 +362,7 @@ def _write_comparison(
 
 
 def _report(output: Output, found: Any, runs: "Runs", compared: bool, held: "Claim | None") -> None:  # noqa: ANN401
-    """Print `found` as JSON, or a table of the runs; and their directory, if it was not requested."""
+    """Print `found` as JSON or a table of the runs; and their directory, unless it was given."""
     chosen = held is not None and output.out is None
     if output.json:
         import json

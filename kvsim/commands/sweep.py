@@ -1,8 +1,8 @@
-"""Sweeps: many runs from one description, on all cores or a cluster, into one table.
+"""Sweeps: many runs from one description, on all cores or a cluster, collected in one table.
 
     plan --> every point checked --> those not done yet, handed out --> journal --> table, figures
 
-`sim sweep` and `kvsim.sweep` do the same; one writes a directory, the other returns a DataFrame.
+`sim sweep` writes a directory; `kvsim.sweep` does the same and returns a DataFrame.
 """
 
 import os
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_LABELS = 4
-"""How many of the settings that are impossible for one reason are listed."""
+"""For each reason, at most this many impossible settings are listed."""
 
 PILOT_REQUESTS = 200
-"""Requests in the short runs used to estimate the duration of a sweep."""
+"""Requests in the short runs that estimate the duration of a sweep."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sweep: a point with a seed; the reason if it is impossible, else its key."""
+    """One run of a sweep: a point with a seed, and its key, or the reason why it is impossible."""
 
     point: Point
     seed: int
@@ -72,13 +72,13 @@ class Sweep:
 
     @property
     def names(self) -> list[str]:
-        """The settings that vary, in the order of the table's columns."""
+        """The settings that vary, in the table's column order."""
         named = ["case"] if len({point.case for point in self.points}) > 1 else []
         return [*named, *(name for name in varying(self.points) if name != "seed")]
 
     @property
     def impossible(self) -> list[str]:
-        """A line for each reason why points are impossible, with some of those points."""
+        """A line for each reason why points are impossible, with some of the points."""
         by_reason: dict[str, dict[int, Point]] = {}
         for run in self.runs:
             if run.reason:
@@ -100,16 +100,16 @@ class Sweep:
         return found
 
     def work_of(self, run: Run) -> tuple[dict[str, Any], int]:
-        """The settings to simulate, with rows drawn anew if there are several seeds, and the seed."""
+        """The settings to simulate, with rows drawn again if there are several seeds, and the seed."""
         return _asked(run.point, self.plan.seeds), run.seed
 
     def settings_of(self, run: Run) -> dict[str, Any]:
-        """A run's values of the settings that vary, by name, as the table shows them."""
+        """A run's values of the varied settings, by name, as in the table."""
         point = run.point
         return {name: point.case if name == "case" else shown(setting(point, name)) for name in self.names}
 
     def rows(self, journal: Journal) -> list[dict[str, Any]]:
-        """The table: a row per run, impossible ones included; all must be done."""
+        """The table: a row per run, including impossible ones; all runs must be done."""
         rows = []
         for run in self.runs:
             own = self.settings_of(run)
@@ -125,7 +125,7 @@ class Sweep:
 
 
 def planned(given: Mapping[str, Any], tried: Mapping[str, Any] | None = None) -> Sweep:
-    """All runs of a description, each checked together with `tried`; impossible runs have a reason."""
+    """All runs of a description, each checked together with `tried`; impossible runs get a reason."""
     plan = plan_of(given)
     goals = Goals(slo=plan.slo, gpu_price=plan.gpu_price, host_price=plan.host_price)
     points, runs = plan.points(), []
@@ -145,14 +145,14 @@ def planned(given: Mapping[str, Any], tried: Mapping[str, Any] | None = None) ->
 
 
 def _asked(point: Point, seeds: int) -> dict[str, Any]:
-    """The settings of a point that is simulated with this many seeds."""
+    """The settings of a point when simulated with this many seeds."""
     return sweep_runs.drawn_anew(point.settings) if seeds > 1 else dict(point.settings)
 
 
 def carry_out(
     sweep: Sweep, journal: Journal, where: Where, heard: Callable[[int], None] = lambda left: None
 ) -> None:
-    """Compute the runs that the journal lacks, the longest first; each is saved as soon as it is done."""
+    """Compute the runs missing from the journal, longest first; each is saved as soon as it is done."""
     todo = [(key, run) for key, run in sweep.keys.items() if key not in journal.done]
     todo.sort(key=lambda each: -_effort(each[1].point))
     work = {key: (*sweep.work_of(run), sweep.goals) for key, run in todo}
@@ -171,7 +171,7 @@ def hand_out(
 ) -> None:
     """Call `function` for each tuple of arguments, on all processes; save each row under its key.
 
-    `words`: what is done and what is counted, for the progress bar; it shows `longest_s` until one is done.
+    `words`: the activity and the unit, for the progress bar; it shows `longest_s` until one is done.
     """
     keys, done = list(work), 0
     processes = jobs_of(where), where.backend, where.address
@@ -191,7 +191,7 @@ def jobs_of(where: Where) -> int:
 
 
 def estimated_s(sweep: Sweep, journal: Journal | None, where: Where) -> float:
-    """An estimate of the time for the remaining runs: from finished ones, or from short ones."""
+    """The estimated time for the remaining runs in seconds, from finished runs or from short ones."""
     keys = sweep.keys
     left = {key: run for key, run in keys.items() if journal is None or key not in journal.done}
     known = [] if journal is None else [journal.done[key].cpu_s for key in keys if key in journal.done]
@@ -216,7 +216,6 @@ def _requests(point: Point) -> int:
 
 
 def _effort(point: Point) -> float:
-    """The approximate duration of a run, relative to others."""
     return _requests(point) * float(setting(point, "replicas") or 1)
 
 
@@ -224,11 +223,11 @@ def _effort(point: Point) -> float:
 
 
 def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Swept, where: Where) -> int:
-    """The work of `sim sweep`: check, compute what is not done yet, write the table and the figures.
+    """Run `sim sweep`: check, compute what is missing, write the table and the figures.
 
     Returns
     -------
-    The exit code: 0, RUN_FAILED, or UNMET if that is to be reported.
+    The exit code: 0, RUN_FAILED, or UNMET if requested.
     """
     from kvsim.reports.sweeps.words import plan_words, sweep_words
 
@@ -262,7 +261,7 @@ def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
 
 
 def failures(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
-    """A line for each reason why runs failed, with some of those runs."""
+    """A line for each reason why runs failed, with some of the runs."""
     by_reason: dict[str, dict[str, None]] = {}
     for row, label in zip(rows, labels, strict=True):
         if row["status"] == FAILED:
@@ -298,7 +297,7 @@ def described(file: Path | None, settings: Mapping[str, Any], goals: Goals, opti
 
 
 def with_file(file: str | Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The contents of a file, if there is one, overridden by `given`; None: not given."""
+    """The contents of a file, if any, overridden by `given`; None means not given."""
     said = (
         {}
         if file is None
@@ -309,7 +308,7 @@ def with_file(file: str | Path | None, given: Mapping[str, Any]) -> dict[str, An
 
 @contextmanager
 def stoppable(path: Path) -> Iterator[None]:
-    """If a signal ends the block, say that the finished runs are kept."""
+    """Tell the user, if a signal ends the block, that the finished runs are kept."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -415,7 +414,7 @@ def sweep(
 
 @contextmanager
 def kept(out: str | Path | None) -> Iterator[Journal]:
-    """The journal of a directory, or a temporary one."""
+    """The journal in a directory, or a temporary one."""
     if out is not None:
         with sweep_directory(Path(out)) as journal:
             yield journal

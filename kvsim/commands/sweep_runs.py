@@ -1,9 +1,9 @@
-"""One run of a sweep, in any process: settings in, a row of the table out.
+"""One run of a sweep, in any process: takes settings, returns a row of the table.
 
     settings, seed --> a few hundred bytes to a worker --> the trace is read there, once --> row, CPU time
 
-A worker caches the traces it has read and the servers it has looked up. A run's failure becomes the reason in
-its row; a run that kills its worker is reported by the backend, see `lost`.
+A worker caches the traces it has read and the servers it has looked up. If a run fails, its row has the
+reason; a run that kills its worker is reported by the backend, see `lost`.
 """
 
 import json
@@ -61,12 +61,12 @@ def carried_out(settings: Settings, seed: int, goals: Goals) -> tuple[dict[str, 
 
 
 def lost(by: str) -> tuple[dict[str, Any], None]:
-    """The result of a run that kills its process: a row, not to be saved for the next command."""
+    """The result of a run that killed its process: a row, not saved for the next command."""
     return {"status": FAILED, "reason": f"its process was ended by {by}, also when it ran alone"}, None
 
 
 def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
-    """A run ready to be simulated; KvsimError if it is impossible."""
+    """Prepare a run; KvsimError if it is impossible."""
     server, traffic, _ = described(None, None, dict(settings))
     deployment, _ = _deployed(server)
     source = _source(traffic).with_seed(seed)
@@ -74,17 +74,17 @@ def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
 
 
 def defaults(each: Iterable[Settings]) -> list[str]:
-    """The servers that vLLM would not start, and the settings that are their releases' defaults, in words."""
+    """Servers that vLLM would not start, and settings that are a release's defaults, in words."""
     found = [_deployed(described(None, None, dict(settings))[0])[0] for settings in each]
     pools = (pool for deployment in found for pool in resolve(deployment).every_pool)
     return [*starts_told(pools), *defaults_told(found)]
 
 
 def checked(settings: Settings, goals: Goals) -> str:
-    """Raise KvsimError for impossible settings; else return a digest of all that determines the result.
+    """Raise KvsimError for impossible settings; else return a digest of everything that affects the result.
 
-    It covers the settings with every default looked up, the lengths of the trace, the goals and this
-    version of kvsim; random draws depend on the seed.
+    It covers the settings with all defaults resolved, the lengths of the trace, the goals and kvsim's
+    version; random draws depend on the seed.
     """
     server, traffic, _ = described(None, None, dict(settings))
     deployment, digest = _deployed(server)
@@ -97,19 +97,19 @@ def checked(settings: Settings, goals: Goals) -> str:
 
 
 def replays(settings: Settings) -> bool:
-    """Whether requests arrive at the times in a trace."""
+    """Whether requests arrive at times from a trace."""
     return _source(described(None, None, dict(settings))[1]).replays
 
 
 def drawn_anew(settings: Settings) -> dict[str, Any]:
-    """The settings with rows of the trace drawn anew by each seed, unless set otherwise."""
+    """The settings with rows of the trace drawn again by each seed, unless set otherwise."""
     traffic = described(None, None, dict(settings))[1]
     drawn = _source(traffic).drawn_anew().traffic.shuffle
     return {**settings, **({"shuffle": True} if drawn else {})}
 
 
 def seeds_differ(settings: Settings) -> bool:
-    """Whether another seed may change the run: not if a trace fixes all and nothing else is drawn."""
+    """Whether another seed may change the run; not if a trace fixes everything and nothing else is drawn."""
     server, traffic, _ = described(None, None, dict(settings))
     several = server.replicas > 1 or server.pool is not None
     drawn = several or traffic.beam_width > 1 or traffic.shared_prefix is not None
@@ -122,14 +122,14 @@ def first_seed(settings: Settings) -> int:
 
 
 def forget() -> None:
-    """Clear the caches: files and classes may have changed."""
+    """Clear the caches, as files and classes may have changed."""
     _SERVERS.clear()
     _read.cache_clear()
     _drawable.cache_clear()
 
 
 def _deployed(server: Scenario) -> tuple[Deployment, str]:
-    """The servers with every name looked up, and a digest; cached for the next run."""
+    """The servers with every name resolved, and a digest; cached for the next run."""
     known = _SERVERS.get(repr(server))
     if known is None:
         found = resolve(server.deployed())
@@ -151,12 +151,12 @@ def _source(traffic: Traffic) -> Source:
 
 @lru_cache(maxsize=8)
 def _read(traffic: Traffic) -> Source:
-    """A trace's traffic with no options applied: reading it takes longest."""
+    """Read a traffic's trace with no options applied, which takes longest."""
     return opened(traffic)
 
 
 def _drawn(traffic: Traffic, seed: int) -> str:
-    """Raise KvsimError unless requests can be drawn; else a digest of those of a seed."""
+    """Raise KvsimError unless requests can be drawn; else return a digest of a seed's requests."""
     return _drawable(replace(traffic, seed=seed))
 
 

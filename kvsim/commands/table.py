@@ -1,4 +1,4 @@
-"""The work of `sim table`: one table of any runs, comparisons, runs with several seeds, and sweeps."""
+"""Run `sim table`: one table of any runs, comparisons, runs with several seeds, and sweeps."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from kvsim.sim.files.marker import read_marker
 
 Row = dict[str, Any]
 WAYS = ("tensor", "data", "pipeline")
-"""How a server is spread over GPUs."""
+"""Ways to spread a server over GPUs."""
 
 
 def tabled(directories: Sequence[Path], out: Path | None, *, force: bool) -> None:
@@ -45,7 +45,6 @@ def rows_of(directories: Sequence[Path]) -> list[Row]:
 
 
 def _row(run: Run, own: Mapping[str, Any]) -> Row:
-    """The row of a single run."""
     alike = [{"replicas": run.config.get("fleet", {}).get("replicas", 1), "scenario": run.config["scenario"]}]
     gpus = sum(
         pool["replicas"] * prod(pool["scenario"].get(f"{way}_parallel_size", 1) for way in WAYS)

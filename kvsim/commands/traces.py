@@ -1,4 +1,4 @@
-"""The work of `sim traces show`: a trace in numbers and figures, and the hits of prefix caches."""
+"""Run `sim traces show`: a trace in numbers and figures, and the hits of prefix caches."""
 
 import os
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def trace_shown(
 def missed(
     lengths: Lengths, block_size: int | None, policies: Sequence[str], jobs: int | None = None
 ) -> Misses:
-    """Hits of prefix caches of all sizes: LRU at every size, the other policies at a few."""
+    """Hits of prefix caches: LRU at every size, other policies at a few."""
     names = [each.name for each in evictions_named(policies)]
     simulated = [name for name in names if name != "lru"]
     prompts = cut(lengths, block_size, *([MOST_LOOKUPS] if simulated else []))

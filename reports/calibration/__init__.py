@@ -1,1 +1,1 @@
-"""A calibration in the terminal: during the measurement (`watch`), and its `profile` after it (`tables`)."""
+"""A calibration in the terminal: the progress (`watch`), and the resulting `profile` as `tables`."""

@@ -1,4 +1,4 @@
-"""A profile measured elsewhere, as tables: its sources, its parts and their errors."""
+"""A profile taken from measurements elsewhere, as tables: its sources, its parts and their errors."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ BY_DATASHEET = "datasheet"
 
 
 def elsewhere_report(fit: Fit) -> RenderableType:
-    """The whole report; the profile has no points, so there is nothing to draw."""
+    """The whole report; such a profile has no points to draw."""
     content = fit.file.content
     lines = [
         f"{fit.file.name}: measured elsewhere, by {content['source']}; not by you, and not by kvsim",

@@ -1,7 +1,6 @@
-"""A calibrated profile in the form that tables and figures need: its points, its forms and their errors.
+"""A calibrated profile in the form that tables and figures need: points, fitted forms, errors.
 
-`fit_of` reads every field that a report uses, so that a damaged file is refused in one line, before anything
-is printed or drawn.
+`fit_of` reads every field that a report uses, so damaged files are refused before anything is printed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,13 +51,13 @@ class Error:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]]) -> "Error | None":
-        """From (predicted, measured) pairs; None without any."""
+        """From (predicted, measured) pairs; None if there are none."""
         errors = [abs(predicted / measured - 1) for predicted, measured in pairs]
         return cls(len(errors), fmean(errors), median(errors), max(errors)) if errors else None
 
     @classmethod
     def stated(cls, error: Mapping[str, float] | None) -> "Error | None":
-        """From the error stated in a profile."""
+        """From an error stated in a profile."""
         if error is None:
             return None
         return cls(
@@ -79,11 +78,11 @@ class Timed:
     median_s, p10_s, p90_s : float
         Seconds of one launch.
     predicted_s : float
-        By the form and its ratios.
+        From the form and its ratios.
     place : Mapping
-        Its place on the part's axes; empty for a composed step.
+        Its coordinates on the part's axes; empty for a composed step.
     form_s : float
-        By the form alone; for a composed step, as predicted.
+        From the form alone; for a composed step, equal to `predicted_s`.
     moved : float
         Bytes moved.
     """
@@ -115,11 +114,11 @@ class Fitted:
     base : Mapping
         The main table's values on the axes of the other tables.
     ratios : tuple of float
-        Least and most of the main table.
+        Minimum and maximum of the main table.
     unmeasured : int
-        Its cells that have their neighbour's ratio.
+        Cells of it that were not measured and take a neighbour's ratio.
     fitted_error, held_out_error : Error or None
-        Of form and ratios together, at fitted and at held-out points, as the profile states it.
+        Errors of form and ratios together, as stated in the profile.
     """
 
     name: str
@@ -143,7 +142,7 @@ class Fitted:
 
     @property
     def held_out(self) -> list[Timed]:
-        """The points that entered no fit and no table."""
+        """The points left out of the fit and the tables."""
         return [one for one in self.points if one.role == "held_out"]
 
     @property
@@ -171,7 +170,7 @@ class Fit:
 
     @property
     def provenance(self) -> str:
-        """Whether it is a measurement, and its date."""
+        """Whether the profile was measured, and when."""
         return f"{'rehearsal, not a measurement' if self.file.rehearsal else 'measured'}, {self.file.date}"
 
 
@@ -183,7 +182,7 @@ class Analytic:
 
 
 def fit_of(found: ProfileFile) -> Fit:
-    """The profile in a file; KvsimError in one line if a field is invalid."""
+    """Read the profile in a file; KvsimError in one line if a field is invalid."""
     content = found.content
     with understood(f"profile {found.path}"):
         parts = [_fitted(name, part) for name, part in content["parts"].items()]
@@ -202,7 +201,7 @@ def fit_of(found: ProfileFile) -> Fit:
 
 
 def _check_origin(device: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
-    """Check the device and the circumstances: unknown values may be missing, or null."""
+    """Check the device and the conditions of the measurement; unknown values may be missing or null."""
     str(device["name"])
     _number(device["memory_bytes"])
     for value in (device.get("multiprocessors"), device.get("count"), measured.get("seconds")):
@@ -235,7 +234,7 @@ def any_profile(text: str) -> "Fit | Analytic | GpuSpec":
 
 
 def _analytic_in(path: Path) -> Mapping[str, Any] | None:
-    """The contents of a file of published figures; None if it is something else, or unreadable."""
+    """The contents of a file of published figures; None if the file is something else or unreadable."""
     try:
         content = read_json(path, str(path))
     except KvsimError:
@@ -259,7 +258,7 @@ def _fitted(name: str, part: Mapping[str, Any]) -> Fitted:
 
 
 def shown_form(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The form of a part; for all-reduces, with the start time of the GPU count that starts soonest."""
+    """The form of a part; for all-reduces, with the smallest start time over the GPU counts."""
     form, starts = part["form"], part.get("constants", {}).get("starts")
     if not starts:
         return dict(form)
@@ -267,11 +266,11 @@ def shown_form(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _timed(row: Mapping[str, Any], form: Part | None) -> Timed:
-    """A point; without a place for a composed step."""
+    """A point; composed steps have no coordinates."""
     predicted_s = _number(row["predicted_s"])
     moved, work = (_number(row[key], least=0.0) if form else 0.0 for key in ("bytes", "work"))
     place = {str(name): _number(value, least=0.0) for name, value in row["place"].items()} if form else {}
-    merging_ps = form.merge_ps * place.pop("merged", 0.0) if form else 0.0  # it is not an axis
+    merging_ps = form.merge_ps * place.pop("merged", 0.0) if form else 0.0  # merging is not an axis
     return Timed(
         x={str(name): value for name, value in row["x"].items()},
         role=str(row["role"]),
@@ -286,7 +285,7 @@ def _timed(row: Mapping[str, Any], form: Part | None) -> Timed:
 
 
 def _extent(ratio: Any) -> tuple[float, float]:  # noqa: ANN401 - nested lists
-    """Least and most of nested lists."""
+    """Minimum and maximum of nested lists."""
     if not isinstance(ratio, Sequence):
         return (_number(ratio),) * 2
     pairs = [_extent(row) for row in ratio]
@@ -294,7 +293,7 @@ def _extent(ratio: Any) -> tuple[float, float]:  # noqa: ANN401 - nested lists
 
 
 def _number(value: Any, least: float | None = None, none: bool = False) -> float:  # noqa: ANN401 - JSON
-    """A positive number; at least `least` if that is given."""
+    """Check that a value is a positive number, or at least `least` if given."""
     if value is None and none:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float):

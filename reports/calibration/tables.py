@@ -1,7 +1,6 @@
 """A profile of a GPU as tables: its origin, its ceilings, its parts, its errors.
 
-A calibrated one has all of them; for an analytic one (published figures, a datasheet) the report says that
-nothing was measured.
+For an analytic profile (published figures, a datasheet) the report says that nothing was measured.
 """
 
 import re
@@ -22,7 +21,7 @@ from kvsim.sim.cost.profile_place import called_by
 from kvsim.sim.models.spec import GpuSpec
 
 MOST_ERROR = 0.05
-"""Mean error of composed steps above which a profile gets a note."""
+"""Above this mean error of composed steps, a profile gets a note."""
 
 LARGE_SPREAD = 0.10
 _CEILINGS = (
@@ -57,7 +56,6 @@ _HOW = (
 
 
 def _how(fit: Fit) -> str:
-    """How to read the table of forms."""
     merging = [each for each in fit.parts if each.form.get("merge_s")]
     more = [f"{duration(each.form['merge_s'])} more in {each.title}" for each in merging]
     return _HOW + (f" Merging the pieces of contexts that are cut takes {', '.join(more)}." if more else "")
@@ -69,7 +67,6 @@ def headline(fit: Fit) -> str:
 
 
 def _facts(fit: Fit) -> Table:
-    """The device, its versions, the date and the duration."""
     content = fit.file.content
     device, measured = content["device"], content["measured"]
     gpus = f"{count(device['count'])} x " if (device.get("count") or 1) > 1 else ""
@@ -96,7 +93,7 @@ def _facts(fit: Fit) -> Table:
 
 
 def _clocks(records: Sequence[Mapping[str, Any]]) -> str:
-    """nvidia-smi's readings before, between and after the parts, as ranges."""
+    """The ranges of nvidia-smi's readings before, between and after the parts."""
     said = []
     for key, before, unit in (
         ("clocks.sm", "SM ", "MHz"), ("clocks.mem", "memory ", "MHz"), ("temperature.gpu", "", "°C"),
@@ -111,7 +108,7 @@ def _clocks(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ceilings_table(fit: Fit) -> Table:
-    """The best rates of memory and matrix units beside the datasheet, and the cost of starting kernels."""
+    """Measured peak rates of memory and matrix units beside the datasheet's, and kernel launch overheads."""
     ceilings, limits, launch = (fit.file.content[key] for key in ("ceilings", "limits", "launch"))
     table = _table("ceilings", "measured", "datasheet", "share")
     for title, key, limit, unit in _CEILINGS:
@@ -149,7 +146,7 @@ def _forms_table(fit: Fit) -> Table:
 
 
 def _work(part: Fitted) -> str:
-    """The rate of work: sequential tiles in decode attention, else products."""
+    """The compute rate: sequential tiles in decode attention, else multiply-adds."""
     per_second = part.form["work_per_s"]
     if not per_second:
         return "-"
@@ -171,7 +168,7 @@ def errors_table(fit: Fit) -> Table:
 
 
 def _errors(part: Fitted) -> tuple[str, str, str, str]:
-    """Errors of the form at the points it was fitted to, and of the whole at held-out points."""
+    """Errors of the form at its fitted points, and of form and ratios at held-out points."""
     form, held_out = part.form_error, part.held_out_error
     return (
         percent(form.mean if form else None),
@@ -182,13 +179,13 @@ def _errors(part: Fitted) -> tuple[str, str, str, str]:
 
 
 def _spread(points: Sequence[Timed]) -> str:
-    """Half the distance from the 10th to the 90th percentile, over the median; the median point's."""
+    """Half the distance from the 10th to the 90th percentile, over the median; the median of all points."""
     shares = sorted((one.p90_s - one.p10_s) / 2 / one.median_s for one in points)
     return percent(shares[len(shares) // 2] if shares else None)
 
 
 def _composed_table(fit: Fit) -> Table:
-    """Whole layers, which entered no fit: predicted beside measured, layer by layer."""
+    """Whole layers, left out of all fits: predicted beside measured."""
     table = _table("composed step", "measured", "predicted", "off")
     said = None
     for one in fit.composed:

@@ -1,6 +1,6 @@
-"""The display of `sim calibrate` while it works: the plan, the progress, the result.
+"""The display of `sim calibrate` while it measures: the plan, the progress, the result.
 
-The bar is drawn between groups of points, never while one is measured: nothing runs beside a measurement.
+The bar is drawn between groups of points, never during a measurement, so as not to disturb it.
 """
 
 import sys
@@ -19,7 +19,7 @@ from kvsim.reports.fitting import FittingTable
 from kvsim.reports.palette import count
 
 Values = tuple[float, float] | tuple[str, ...]
-"""(least, most) of numbers; all values of strings."""
+"""(minimum, maximum) of numbers; all values of strings."""
 
 _SIZES = {
     "decode": (("batch", "batch"), ("context", "context"), ("block_size", "blocks of"),
@@ -40,7 +40,7 @@ _SIZES = {
     "launch": (("what", ""),),
     "composed": (("hidden", "width"), ("batch", "batch"), ("context", "context"), ("chunk", "prompts of")),
 }  # fmt: skip
-"""Part -> the arguments of its launches to show, with the word before each."""
+"""Part -> the launch arguments to show, with the word before each."""
 
 
 class Planned(Protocol):
@@ -61,7 +61,7 @@ def plan_report(
     since: str,
     held_bytes: int,
 ) -> RenderableType:
-    """The measurement plan.
+    """The measurement plan as a report.
 
     Parameters
     ----------
@@ -129,18 +129,18 @@ def _range(name: str, values: Values) -> str:
     if isinstance(values[0], str):
         return ", ".join(map(str, values))
     low, high = (size(value) if name == "bytes" else count(float(value)) for value in values)
-    if values[0] == 0 and name in ("batch", "context", "chunk"):  # some composed steps have none
+    if values[0] == 0 and name in ("batch", "context", "chunk"):  # some composed steps lack it
         return f"up to {high}"
     return low if low == high else f"{low} to {high}"
 
 
 Heard = Callable[[str, int, float], None]
-"""Receives the next part, the number of points done, and the estimated seconds left."""
+"""Called with the next part, the number of points done, and the estimated seconds left."""
 
 
 @contextmanager
 def watched(points: int) -> Iterator[Heard]:
-    """A bar on stderr with the current part and the time left; without a terminal, a line per part."""
+    """Show a bar on stderr with the current part and the time left; without a terminal, a line per part."""
     if not sys.stderr.isatty():
         yield _lines(points)
         return
@@ -149,7 +149,7 @@ def watched(points: int) -> Iterator[Heard]:
         TextColumn("points, {task.fields[left]}"),
     )  # fmt: skip
     console = Console(stderr=True)
-    console.width -= len("^C ")  # the terminal's echo must not break the line
+    console.width -= len("^C ")  # room for the ^C that the terminal echoes
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("getting ready", total=points, left="")
 

@@ -1,6 +1,6 @@
-"""map: which request holds which slots at one instant, in runs that recorded it (see arena_panel.py).
+"""map: which request holds which slots at one instant, for runs that recorded it (see arena_panel.py).
 
-Pools of different layers are drawn separately. Arenas of different sizes each have their own scale.
+Pools of different layers are drawn separately. Arenas of different sizes have separate scales.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from kvsim.reports.seeds.intervals import interval
 MOST_REPLICAS = 6
 _LEAST_ROWS, _MOST_ROWS = 8, 96
 _PANEL_IN = 3.3
-_ALIKE = 1.5  # arenas whose sizes differ by no larger factor share one scale
+_ALIKE = 1.5  # arenas whose sizes differ by at most this factor share one scale
 
 
 def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
-    """A panel per system (the first seed): its arena at the chosen instant, or the fullest.
+    """A panel per system (its first seed): the arena at the chosen instant, or when it is fullest.
 
-    For a fleet, a panel per replica, up to the `MOST_REPLICAS` that served the most; one per pool.
+    A fleet has a panel for each of the `MOST_REPLICAS` replicas that served the most, and for each pool.
     """
     replicas = max(len(system.first.replicas) for system in systems) or 1
     systems = [each for system in systems for each in _servers(system, named=len(systems) > 1)]
@@ -78,14 +78,14 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
         panel.axes.set_xlabel("slots")
     figure.supylabel("first slot of the row", fontsize=style.type_pt)
     pieces.legend_below(figure, style, _marks(style, arenas), columns=5)
-    figure.draw_without_rendering()  # from here on the layout is known
+    figure.draw_without_rendering()  # the layout is known from here on
     for panel in panels:
         panel.finish()
     return figure
 
 
 class _Part(NamedTuple):
-    """An arena, or a pool in it, and the title above it."""
+    """An arena or one of its pools, and the title above it."""
 
     title: str
     arena: Arena
@@ -93,7 +93,7 @@ class _Part(NamedTuple):
 
 
 def _parts(name: str, recorded: MemoryMap, at_s: float) -> list[_Part]:
-    """The pools of an arena; if all layers share it, the arena itself, with the share that each holds."""
+    """The pools of an arena; if all layers share it, the arena itself, with each kind's share."""
     arena = recorded.at(at_s)
     instant = int(np.searchsorted(recorded.instants, at_s, side="right")) - 1
     held = {
@@ -120,14 +120,14 @@ def _servers(system: System, named: bool) -> list[System]:
 
 
 def _columns(style: Style, count: int) -> int:
-    """Two or four panels form a square, others rows of three; very many form rows of four."""
+    """Two or four panels form a square, others rows of three, very many rows of four."""
     if count in {1, 2, 4}:
         return min(count, 2)
     return 4 if count > 9 and not style.narrow else 3
 
 
 def _fullest(maps: Sequence[MemoryMap]) -> float:
-    """The first of all recorded instants at which the runs together hold the largest share."""
+    """The first recorded instant at which the runs together hold the most memory."""
     instants = np.unique(np.concatenate([each.instants for each in maps]))
     share = np.zeros(len(instants))
     for each in maps:
@@ -137,7 +137,7 @@ def _fullest(maps: Sequence[MemoryMap]) -> float:
 
 
 def _row_slots(parts: Sequence[_Part], width_in: float) -> int:
-    """Slots per row, a power of two: a typical allocation is then about twice as wide as high."""
+    """Slots per row, a power of two, so that a typical allocation is about twice as wide as high."""
     ranges, slots = 1.0, 1
     for _, arena, size in parts:
         allocated = arena.size[arena.allocated]
@@ -149,7 +149,6 @@ def _row_slots(parts: Sequence[_Part], width_in: float) -> int:
 
 
 def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
-    """The entries of the legend."""
     colour, edge = colours_of(["0"]), hatch_colour(style)
     dot: Any = {"marker": "o", "markeredgecolor": "white", "markersize": 3 * style.line, "linestyle": ""}
     marks: list[Any] = [

@@ -1,4 +1,4 @@
-"""One arena as a picture: folded into rows of equal length, every range in the colour of its request.
+"""Draw one arena, folded into rows of equal length, with each range in the colour of its request.
 
 row 0    | request 17 ######......  | request 4 ###### |      solid: tokens, pale: allocated but empty
 row 1    | free                                        |
@@ -24,9 +24,9 @@ OWNERS = (
     *("#4477AA", "#EE8866", "#44AA77", "#DDCC55", "#AA4477", "#77BBDD", "#A0522D", "#99AA44"),
     *("#7766BB", "#EE6677", "#228899", "#E0A030", "#CC77AA", "#55BB55", "#8899AA", "#C45A2C"),
 )
-_STRIDE, _ASIDE = 7, 5  # coprime to their number, so that neighbours in the trace differ
+_STRIDE, _ASIDE = 7, 5  # coprime to the number of colours, so that neighbours in the trace differ
 EMPTY_HATCH = "//////"
-_TOP, _BOTTOM = 0.06, 0.94  # of a row
+_TOP, _BOTTOM = 0.06, 0.94  # share of a row's height
 
 
 def colours_of(owners: Sequence[str], replicas: int = 1) -> FloatArray:
@@ -40,18 +40,18 @@ def colours_of(owners: Sequence[str], replicas: int = 1) -> FloatArray:
 
 
 def pale(style: Style, colours: FloatArray) -> FloatArray:
-    """The colours, mixed mostly with the sheet's own colour."""
+    """The colours mixed with the background."""
     return 0.4 * colours + 0.6 * np.array(to_rgb(style.paper))
 
 
 def hatch_colour(style: Style) -> Any:  # noqa: ANN401 - any of matplotlib's colours
-    """The hatch of slots that are allocated but empty."""
+    """The hatch colour of slots that are allocated but empty."""
     return style.seam if style.grey_print else (*to_rgb(style.muted), 0.55)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The axes of one arena. Call `paint` first, and `finish` once the layout is known."""
+    """The axes of one arena. Call `paint` first, then `finish` once the layout is known."""
 
     axes: Axes
     style: Style
@@ -61,7 +61,7 @@ class Panel:
     replicas: int = 1
 
     def paint(self, rows: int) -> None:
-        """Draw the rows' frame, then cached, idle, allocated, filled slots; `rows`: the most of any panel."""
+        """Draw the frame, then cached, idle, allocated and filled slots; `rows`: the most of any panel."""
         self._set_axes(max(rows, 1))
         if not self.slots:
             pieces.say(self.axes, self.style, "nothing was recorded")
@@ -85,7 +85,7 @@ class Panel:
             self._fill(arena.start[these], arena.filled[these], seen, look and look.hatch)
 
     def finish(self) -> None:
-        """Draw the parts that depend on the size of a slot: seams between ranges, dots, numbers."""
+        """Draw what depends on the size of a slot: seams between ranges, dots, numbers."""
         if not self.arena.allocated.any():
             return
         box, to_pt = self.axes.get_window_extent(), 72 / self.axes.figure.dpi
@@ -106,7 +106,7 @@ class Panel:
         axes.set_yticks([row + 0.5 for row in places], [f"{row * self.row_slots:,}" for row in places])
 
     def _folded(self, start: Int64, size: Int64) -> tuple[FloatArray, Int64]:
-        """The corners of ranges split at the ends of rows, and the range that each part belongs to."""
+        """The rectangles of ranges split at row ends, and the index of each one's range."""
         first, last = start // self.row_slots, (start + size - 1) // self.row_slots
         parts = last - first + 1
         which = np.repeat(np.arange(len(start)), parts)
@@ -127,7 +127,7 @@ class Panel:
             self.axes.add_collection(PolyCollection(corners, **how), autolim=False)
 
     def _seams(self, slot_pt: float) -> None:
-        """A line between allocated ranges, as thick as the narrow ones allow."""
+        """Draw a line between allocated ranges, as thick as the narrow ones allow."""
         there = self.arena.allocated
         start, size = self.arena.start[there], self.arena.size[there]
         width_pt = min(0.6 * self.style.line, 0.12 * slot_pt * float(np.median(size)))
@@ -139,7 +139,6 @@ class Panel:
         self._collect(lines.astype(np.float64), edgecolors=colour, linewidths=width_pt)
 
     def _dots(self, slot_pt: float, row_pt: float) -> None:
-        """A dot on every shared range."""
         shared = np.array([" " in owners for owners in self.arena.owners], bool)[self.arena.owner]
         if not shared.any():
             return
@@ -151,7 +150,7 @@ class Panel:
         self.axes.plot(middle[:, 0], middle[:, 1], "o", color="black", markersize=size, **edge)
 
     def _numbers(self, slot_pt: float, pt: float) -> None:
-        """The number of a request on its widest part in any row, if that is wide enough."""
+        """Write a request's number on its widest rectangle, if that is wide enough."""
         if pt < 0.45 * self.style.type_pt:
             return
         there = self.arena.allocated

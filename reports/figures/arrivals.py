@@ -13,7 +13,7 @@ _MOST_POINTS = 400
 
 
 def paint_arrivals(sheet: Figure, style: Style, arrival_s: FloatArray, scale: float, unit: str) -> None:
-    """The rate over time (in units of `scale` seconds), and the share of gaps longer than a given time."""
+    """Draw the rate over time (in units of `scale` seconds), and the share of gaps longer than each time."""
     colour, line = style.look(0).colour, style.line
     gaps = np.diff(arrival_s)
     left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))

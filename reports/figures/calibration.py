@@ -1,8 +1,8 @@
-"""calibration: a GPU's measurements and the fitted forms, part by part, and the errors of predictions.
+"""calibration: a GPU's measurements and fitted forms, part by part, and the prediction errors.
 
-part      points of the main grid as dots, with bars from the 10th to the 90th percentile of their turns;
-          the fitted form as a line: the ratios correct the distance between line and dots
-held out  predicted over measured, for all points that entered no fit
+part      points of the main grid as dots, with bars from the 10th to the 90th percentile of the repetitions;
+          the fitted form as a line; the ratios correct the distance between line and dots
+held out  predicted over measured for points left out of the fit
 composed  predicted over measured for whole layers, over their time
 """
 
@@ -25,7 +25,7 @@ from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Look, Style
 
 Line = tuple[str, Sequence[Timed]]
-"""What distinguishes a line from the others in its panel, and its points."""
+"""What distinguishes a line from others in its panel, and its points."""
 
 ALONG = {
     "decode": "context_tokens",
@@ -34,7 +34,7 @@ ALONG = {
     "product": "tokens",
     "lm_head": "tokens",
 }
-"""The x axis of these parts; that of all others is bytes."""
+"""The x axis of these parts; all others have bytes."""
 
 AXES = {"context_tokens": "tokens of context", "tokens": "tokens", "bytes": "bytes"}
 APART = {
@@ -47,7 +47,7 @@ APART = {
 ACROSS = 3
 MOST_LINES = 3
 BAND = 0.05
-"""The error that is tinted in the panels of errors."""
+"""The error that is shaded in the error panels."""
 
 TOGETHER = ("to_host", "to_gpu", "all_reduce")
 """Parts that share a panel."""
@@ -78,7 +78,7 @@ def calibration(fit: Fit, style: Style) -> Figure:
 
 
 def headline(fit: Fit) -> str:
-    """The device, whether it is a measurement, and its error."""
+    """The device, whether it was measured, and the prediction error."""
     error, device = fit.composed_error, str(fit.file.content["device"]["name"])
     off = f"composed steps off by {percent(error.mean)}" if error else "no composed step"
     made = "a rehearsal, no measurement" if fit.file.rehearsal else f"measured {fit.file.date}"
@@ -86,7 +86,7 @@ def headline(fit: Fit) -> str:
 
 
 def _panels(fit: Fit, style: Style) -> list[Callable[[Axes], None]]:
-    """The painters of the parts; those that share a panel come last."""
+    """The functions that draw the parts; parts that share a panel come last."""
     found = []
     for part in fit.parts:
         lines = chosen(lines_of(part)) if part.name not in TOGETHER else []
@@ -106,7 +106,7 @@ def _panels(fit: Fit, style: Style) -> list[Callable[[Axes], None]]:
 
 
 def lines_of(part: Fitted) -> list[Line]:
-    """The points of the main table, a line for each place on the axes other than the x axis."""
+    """The points of the main table, one line for each combination of values on the axes other than x."""
     along = ALONG.get(part.name, "bytes")
     found: dict[tuple[tuple[str, float], ...], list[Timed]] = {}
     for one in part.main:
@@ -125,7 +125,7 @@ def _said(rest: Mapping[str, float]) -> str:
 
 
 def chosen(lines: Sequence[Line], most: int = MOST_LINES) -> list[Line]:
-    """At most `most` of the lines, from the first to the last."""
+    """At most `most` of the lines, evenly spread from the first to the last."""
     if len(lines) <= most:
         return list(lines)
     places = [round(i * (len(lines) - 1) / (most - 1)) for i in range(most)]
@@ -172,7 +172,7 @@ def _dots(axes: Axes, style: Style, look: Look, x: Sequence[float], points: Sequ
 
 
 def _names(axes: Axes, style: Style, names: Sequence[str], title: str) -> None:
-    """The names of a panel's lines, in its upper left corner, away from the curves."""
+    """Write the line names in the panel's upper left corner, clear of the curves."""
     marks = [_mark(style, style.look(place), each) for place, each in enumerate(names)]
     small = 0.78 * style.type_pt
     axes.legend(
@@ -189,7 +189,7 @@ def _mark(style: Style, look: Look, label: str) -> Line2D:
 
 
 def _held_out(axes: Axes, style: Style, fit: Fit) -> None:
-    """Predicted over measured for points that entered no fit, a row per part, with the mean error."""
+    """Predicted over measured for points left out of the fit, a row per part, with the mean error."""
     rows: list[tuple[str, Sequence[Timed]]] = [
         (part.title, part.held_out) for part in fit.parts if part.held_out
     ]
@@ -262,12 +262,12 @@ def _composed(axes: Axes, style: Style, fit: Fit) -> None:
 
 
 def _limit(points: Iterable[Timed]) -> float:
-    """How far the axis of errors extends on each side of 1."""
+    """How far the error axis extends on each side of 1."""
     return 1.15 * max([BAND, *(abs(one.off) for one in points)])
 
 
 def _legend(figure: SubFigure, style: Style) -> None:
-    """The meaning of dots, bars, lines and the tint."""
+    """Explain dots, bars, lines and shading."""
     ink: Any = {"color": style.muted}
     size_pt, thick = 3 * style.line, 0.9 * style.line
     dot = Line2D([], [], marker="o", markersize=size_pt, linestyle="none", markeredgewidth=0, **ink)

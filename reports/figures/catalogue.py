@@ -68,7 +68,7 @@ FIGURES: dict[str, Entry] = {
     "seeds": Entry(seeds.seeds, "the main numbers, a dot per seed, with the interval of the mean"),
     "map": Entry(arena.memory_map, "which request holds which slots at one instant"),
 }
-"""In reading order."""
+"""In display order."""
 
 _SHOWN_BY = {"at_s": ("map",), "latency": ("throughput", "block-size")}
 """Choice -> the figures that use it."""
@@ -82,28 +82,28 @@ SOMETIMES: dict[str, Callable[[System], bool]] = {
     "hand-over": hand_over.is_apart,
     "scaling": scaling.has_scaling,
 }
-"""Further figures of a run or a comparison -> whether it has the data for them."""
+"""Further figures of a run or comparison -> whether it has the data for them."""
 MANY, OF_MANY = 8, ("ranking",)
-"""A comparison of more systems gets these instead: that many curves cannot be distinguished."""
+"""Figures of a comparison of more than MANY systems, whose curves could not be told apart."""
 
 
 def check(names: Sequence[str] | None) -> None:
-    """Raise KvsimError unless each name is a figure's."""
+    """Raise KvsimError unless each name is the name of a figure."""
     for name in names or ():
         if name not in FIGURES:
             raise unknown("figure", name, list(FIGURES))
 
 
 def picture(runs: Sequence[Run], name: str, choices: Choices) -> Figure:
-    """One figure of these runs, for a notebook or to be saved; KvsimError if they lack its data."""
+    """One figure of these runs, for a notebook or for saving; KvsimError if they lack its data."""
     with drawn_in(choices.style):
         figure = _signed(FIGURES[name], systems(runs), choices)
-        figure.draw_without_rendering()  # lays it out while the style is active
+        figure.draw_without_rendering()  # lay it out while the style is active
     return figure
 
 
 def _signed(entry: Entry, found: Sequence[System], choices: Choices) -> Figure:
-    """The figure, with rejections in its headline and the clock at its foot."""
+    """The figure, with rejections in its headline and the clock at the bottom."""
     figure = entry.draw(found, choices)
     sign(figure, choices.style, first_words(found), last_words(found))
     return figure
@@ -115,7 +115,7 @@ def draw(
     names: Sequence[str] | None = USUAL,
     choices: Choices | None = None,
 ) -> list[Path]:
-    """Draw figures of these runs into the directory; returns the files in reading order.
+    """Draw figures of these runs into the directory; returns the files in display order.
 
     Parameters
     ----------
@@ -124,9 +124,9 @@ def draw(
     directory : Path
         An existing directory.
     names : sequence of str, optional
-        Which figures; KvsimError if these runs lack the data for one. None: all that these runs allow.
+        Figure names; KvsimError if these runs lack the data for one. None: all that have data.
     choices : Choices, optional
-        The style with its formats, and the choices of single figures.
+        The style with its file formats, and the settings of individual figures.
     """
     if not runs:
         raise KvsimError("runs to draw must be at least one, got 0")

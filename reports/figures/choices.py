@@ -1,4 +1,4 @@
-"""The choices for figures, besides the runs: a style, an instant, a latency."""
+"""Settings for figures: the style, an instant, a latency."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -10,19 +10,19 @@ from kvsim.sim.errors import KvsimError, unknown
 
 
 class CannotDraw(KvsimError):
-    """These runs lack the data for the figure; the message says what it needs."""
+    """These runs lack the data for the figure; the message says what is needed."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """One number of the summary's latencies."""
+    """One statistic of a latency in the summary."""
 
     name: str = "normalized"
     statistic: str = "mean"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `ttft:p99`; without a statistic it is the mean."""
+        """Parse `ttft:p99`; without a statistic it is the mean."""
         name, _, statistic = text.partition(":")
         if name not in LATENCIES:
             raise unknown("latency", name, list(LATENCIES))
@@ -37,7 +37,7 @@ class Latency:
 
     @property
     def words(self) -> str:
-        """The label of an axis, with the unit."""
+        """An axis label, with the unit."""
         latency = LATENCIES[self.name]
         return f"{latency.name}, {self.statistic} ({latency.unit})"
 
@@ -46,8 +46,8 @@ class Latency:
 class Choices:
     """How to draw.
 
-    `at_s` is the instant of the memory map, None: the fullest one. `latency` is for figures over several
-    runs, None: the mean normalised latency.
+    `at_s` is the instant of the memory map (None: the fullest). `latency` is for figures over several runs
+    (None: the mean normalised latency).
     """
 
     style: Style = SCREEN

@@ -1,7 +1,6 @@
 """fairness: service per client over time; for several systems, the gap between clients and the latency.
 
-Service is prompt tokens + 2 x tokens of answers (sim/record/service.py). Both need requests that name their
-client.
+Service is prompt tokens + 2 x answer tokens (sim/record/service.py). Requests must name their client.
 """
 
 from collections.abc import Sequence
@@ -84,7 +83,7 @@ def _compared(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _fairest(known: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
-    """The system that keeps clients closest together, unless all are equal."""
+    """The system with the smallest gap between clients, unless all are equal."""
     apart = {palette.count(each) for each, _ in known}
     if len(apart) == 1 < len(known):
         who = palette.everybody([names[place] for _, place in known])
@@ -93,7 +92,7 @@ def _fairest(known: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
 
 
 def _names(systems: Sequence[System]) -> list[str]:
-    """The policies, if they distinguish the systems, else the names."""
+    """The policies if they distinguish the systems, else the system names."""
     policies = [str(s.first.config["scenario"]["engine"]["policy"]).rpartition(":")[2] for s in systems]
     return policies if len(set(policies)) == len(policies) else [system.name for system in systems]
 

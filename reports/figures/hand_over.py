@@ -31,7 +31,7 @@ _FIRST = (
     ("link_begin_s", "read_end_s", "link", 2),
     ("read_end_s", "first_token_s", "first decode step", 3),
 )
-"""Begin, end, words and look of each stage: a stage has the same colour in both panels."""
+"""Begin, end, words and look of each stage, which has the same colour in both panels."""
 _PUSHED = (
     ("arrival_s", "reserved_s", "wait for room to answer", 5),
     ("reserved_s", "prompt_computed_s", "prefill", 0),
@@ -41,7 +41,7 @@ _PUSHED = (
 
 
 def is_apart(system: System) -> bool:
-    """Whether prompts are computed on separate servers."""
+    """Whether prefill is disaggregated."""
     return bool(system.first.summary.get("hand_over"))
 
 
@@ -64,10 +64,10 @@ def hand_over(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _held(axes: Axes, style: Style, run: Run) -> None:
-    """Shares of the memory of all prefill replicas, stacked; means over slices of time.
+    """Shares of the memory of all prefill replicas, stacked; means over time slices.
 
-    The held memory is the ledger's, in which a block shared by several prompts counts once; it is split among
-    the stages by the tokens of their prompts.
+    Held memory is from the ledger, where a block shared by several prompts counts once. It is split among the
+    stages in proportion to their prompt tokens.
     """
     table, until_s = _served(run), _until_s(run)
     tokens = np.asarray(table["prompt_tokens"], dtype=np.float64)
@@ -81,7 +81,7 @@ def _held(axes: Axes, style: Style, run: Run) -> None:
 
 
 def _first(axes: Axes, style: Style, run: Run) -> None:
-    """The mean time of each stage, for the requests that arrived in a slice of time."""
+    """The mean time of each stage, for the requests that arrived in each time slice."""
     table, until_s = _served(run), _until_s(run)
     stages = _PUSHED if "reserved_s" in table else _FIRST
     arrival_s = np.asarray(table["arrival_s"], dtype=np.float64)
@@ -116,7 +116,7 @@ def _stack(
 
 
 def _mean_sum(edges: Floats, begin_s: Floats, end_s: Floats, weights: Floats) -> Floats:
-    """The mean sum of the weights of intervals in each slice."""
+    """The time-averaged sum of the weights of overlapping intervals, in each slice."""
     if not len(weights):
         return np.zeros(len(edges) - 1)
     times = np.concatenate([begin_s, end_s])
@@ -128,7 +128,7 @@ def _mean_sum(edges: Floats, begin_s: Floats, end_s: Floats, weights: Floats) ->
 
 
 def _mean_held(run: Run, edges: Floats) -> Floats:
-    """The ledger's held slots, on average in each slice."""
+    """The ledger's held slots, averaged over each slice."""
     timeline = run.columns.timeline
     if "held" not in timeline:
         raise CannotDraw("figure hand-over needs the column held in timeline.parquet")

@@ -1,7 +1,7 @@
-"""Runs joined into curves: runs that differ only in one setting, over that setting.
+"""Join runs into curves: runs that differ in one setting become points over that setting.
 
-A curve is named by the label of its runs and by any other settings in which runs with that label differ. Runs
-whose config.json differs only in the seed are one point: their mean, with its 95 % confidence interval.
+A curve is named after the label of its runs, plus any other settings in which runs with that label differ.
+Runs whose config.json differs only in the seed are one point: their mean, with its 95 % confidence interval.
 """
 
 import json
@@ -18,7 +18,7 @@ from kvsim.reports.seeds.intervals import Interval, interval
 
 _LOADS = ("request_rate", "clients", "rate_scale")
 _PORTION = ("num_prompts", "start", "duration")
-"""How much of the traffic is used: it may differ between points of a curve over the load."""
+"""How much of the traffic is used; may differ between the points of a curve over the load."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Curve:
     runs: dict[float, list[Run]]
 
     def points(self, number: Callable[[Run], float | None]) -> list[tuple[float, Interval]]:
-        """(setting, mean and its interval) if all seeds have the number."""
+        """(setting, mean with its interval) for each point at which all seeds have the number."""
         found = [(x, interval([number(run) for run in runs])) for x, runs in self.runs.items()]
         return [(x, interval) for x, interval in found if interval is not None]
 
 
 def curves(runs: Sequence[Run], key: str) -> list[Curve]:
-    """The runs that have the setting, grouped by their other differences; in the order of the runs."""
+    """The runs that have the setting, grouped by all other differences; in the order of the runs."""
     having = [(run, x) for run in runs if (x := setting(run, key)) is not None]
     labels: dict[str, list[tuple[Run, float]]] = defaultdict(list)
     for run, x in having:
@@ -48,7 +48,7 @@ def curves(runs: Sequence[Run], key: str) -> list[Curve]:
             name = _named(label, run, apart)
             short[name] = _named(label, run, [each for each in apart if not _told_by(each, apart)])
             by_seed = found.setdefault(name, {}).setdefault(x, {})
-            by_seed.setdefault(str(seed_of(run)), run)  # the same run twice is not a second seed
+            by_seed.setdefault(str(seed_of(run)), run)  # a repeated run is not a second seed
     names = short if len(set(short.values())) == len(short) else {name: name for name in short}
     return [
         Curve(names[name], {x: list(by_seed.values()) for x, by_seed in sorted(points.items())})
@@ -57,22 +57,22 @@ def curves(runs: Sequence[Run], key: str) -> list[Curve]:
 
 
 def _told_by(name: str, names: Sequence[str]) -> bool:
-    """Whether the name of a model or a GPU already implies that this part of it differs."""
+    """Whether the name of a model or GPU already implies this difference."""
     whole, _, part = name.partition(" ")
     return bool(part) and whole in names
 
 
 def _named(label: str, run: Run, apart: Sequence[str]) -> str:
-    """The label, and the choices that distinguish a curve."""
+    """The label, and the settings that distinguish the curve."""
     choices = _choices(run)
     return ", ".join([label, *(f"{each.replace('_', ' ')} {choices.get(each)}" for each in apart)])
 
 
 def _apart(members: Sequence[tuple[Run, float]], key: str) -> list[str]:
-    """The choices, except the key and the seed, that divide these runs into curves.
+    """The settings, except `key` and the seed, that divide these runs into curves.
 
-    All that differ at one value of the key, as such runs are not seeds of each other; and all that differ
-    along it, unless they only say how much of the same traffic was used.
+    These are the settings that differ at one value of the key, where runs should differ only in the seed; and
+    those that differ along it, except how much of the same traffic was used.
     """
     along = _PORTION if key in _LOADS else ()
     every = [run for run, _ in members]
@@ -86,20 +86,19 @@ def _apart(members: Sequence[tuple[Run, float]], key: str) -> list[str]:
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
-    """The choices in which the runs differ."""
     chosen = [_choices(run) for run in runs]
     names = dict.fromkeys(name for choices in chosen for name in choices)
     return [name for name in names if len({json.dumps(each.get(name)) for each in chosen}) > 1]
 
 
 def _choices(run: Run) -> dict[str, Any]:
-    """All of config.json except the seed and derived values, flattened.
+    """config.json flattened, without the seed and derived values.
 
-    The memory size is in tokens, whether it was given in tokens or in blocks. A model or GPU becomes `model`,
-    its name, and `model layers` and so on; a measured profile becomes a digest of its contents.
+    The memory size is in tokens even if it was given in blocks. A model or GPU becomes `model` (its name),
+    `model layers` and so on; a measured profile becomes a digest of its contents.
     """
     config = {name: part for name, part in run.config.items() if name not in ("workload", "scenario")}
-    config.pop("kv_capacity", None)  # it follows from the scenario
+    config.pop("kv_capacity", None)  # derived from the scenario
     scenario, workload = dict(run.config.get("scenario", {})), dict(run.config.get("workload", {}))
     workload.pop("seed", None)
     engine = dict(scenario.pop("engine", {}))
@@ -114,7 +113,7 @@ def _choices(run: Run) -> dict[str, Any]:
 
 
 def _flat(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Parts of a description under prefixed names: `model`, `model layers`, ..."""
+    """Flatten a description under prefixed names: `model`, `model layers`, ..."""
     flat: dict[str, Any] = {}
     for name, value in choices.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""latency: the share of requests that were at least as fast, for four latencies."""
+"""latency: the cumulative distributions of four latencies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from kvsim.reports.seeds.intervals import Interval, interval
 from kvsim.reports.seeds.words import with_spread
 
 _POINTS = 400
-_MOST_ABOVE = 6  # with numbers, above every panel
+_MOST_ABOVE = 6  # legend entries with numbers above each panel
 _PANELS = {
     "ttft": "time",
     "tpot": "time per token after the first",
@@ -62,7 +62,7 @@ def latency(systems: Sequence[System], choices: Choices) -> Figure:
 def _distribution(
     axes: Axes, style: Style, columns: Sequence[Sequence[FloatArray]], looks: Sequence[Look]
 ) -> None:
-    """The cumulative distributions of one latency, with median and 99th percentile; `columns` by seed."""
+    """Draw the distributions of one latency, with median and 99th percentile; `columns` by seed."""
     axes.set(ylim=(0, 1.03), yticks=(0, 0.25, 0.5, 0.75, 1))
     axes.yaxis.set_major_formatter(pieces.percent_of(1))
     axes.grid(axis="both")
@@ -89,9 +89,9 @@ def _legend_above(  # noqa: PLR0917
     systems: Sequence[System],
     columns: Sequence[Sequence[FloatArray]],
 ) -> None:
-    """A legend with the numbers above the panel, where it covers nothing; the title is its heading."""
+    """Put the legend with the numbers above the panel, clear of the curves, with the title as its heading."""
     marks = []
-    room = int(72 * 0.43 * style.width_in / (0.62 * style.small_pt)) - 1  # letters
+    room = int(72 * 0.43 * style.width_in / (0.62 * style.small_pt)) - 1  # characters
     for look, system, seeds in zip(looks, systems, columns, strict=True):
         p50, p99 = (with_spread(palette.seconds, found) for found in _percentiles(seeds))
         said = f"p50 {p50}, p99 {p99}" if all(values.size for values in seeds) else "none finished"
@@ -105,7 +105,7 @@ def _legend_above(  # noqa: PLR0917
 
 
 def _axis(axes: Axes, style: Style, values: FloatArray, what: str) -> None:
-    """Seconds or milliseconds; logarithmic if the values span decades."""
+    """Label the axis in seconds or milliseconds; logarithmic if the values span decades."""
     positive = values[values > 0]
     if not positive.size:
         axes.set_xticks([])
@@ -124,7 +124,7 @@ def _axis(axes: Axes, style: Style, values: FloatArray, what: str) -> None:
 
 
 def _percentiles(seeds: Sequence[FloatArray]) -> tuple[Interval | None, Interval | None]:
-    """The median and the 99th percentile, means over the seeds; None if a seed has no value."""
+    """The median and the 99th percentile, means over the seeds; None if a seed lacks values."""
     if not all(values.size for values in seeds):
         return None, None
     p50, p99 = (interval([float(np.quantile(values, level)) for values in seeds]) for level in (0.5, 0.99))

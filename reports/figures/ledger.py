@@ -24,11 +24,11 @@ from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
 
 _LAYERS_BAR = 0.22
-"""Height of a bar for a kind of layers, in rows of systems."""
+"""Height of a bar for one kind of layer, in rows."""
 
 
 def memory(systems: Sequence[System], choices: Choices) -> Figure:
-    """The ledger over time, one panel per system on the same axes; for its first seed."""
+    """The ledger over time, one panel per system (its first seed) on the same axes."""
     style, runs = choices.style, [system.first for system in systems]
     figure = new_sheet(style, pieces.panels_in(style, len(runs)), _memory_headline(systems))
     memory_panels(figure, style, systems, _stack)
@@ -45,7 +45,7 @@ def memory(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _stack(axes: Axes, style: Style, run: Run) -> None:
-    """The stack of one run; painted from the top down so that no seams show between the layers."""
+    """Draw one run's stack from the top down, so that no seams show between the layers."""
     if not duration(run):
         pieces.say(axes, style, "the run took no time: no memory to show")
         return
@@ -59,7 +59,7 @@ def _stack(axes: Axes, style: Style, run: Run) -> None:
         look = style.kinds[kind]
         how: Any = {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": style.seam, "linewidth": 0}
         layer = StepPatch(top, edges, fill=True, **how)
-        axes.add_artist(layer)  # axes.stairs would also measure every vertex
+        axes.add_artist(layer)  # unlike axes.stairs, this does not measure every vertex
         layer.set_clip_path(axes.patch)
     waits, _ = slice_means(time, run.columns.timeline["waiting"] > 0)
     somebody = np.where(waits >= 0.5, 101.0, np.nan)
@@ -80,12 +80,12 @@ def _memory_headline(systems: Sequence[System]) -> str:
 
 
 def waste(systems: Sequence[System], choices: Choices) -> Figure:
-    """One stacked bar per system: while requests wait if all have enough such time, else over the run."""
+    """One stacked bar per system: while requests waited if all waited long enough, else over the run."""
     style = choices.style
     shares, wastes, saturated = shares_of_all(systems)
     when = "while requests wait" if saturated else "over the whole run"
     apart = [by_layers([run.summary for run in system.runs], saturated) for system in systems]
-    below = 0.95 if style.narrow else 0.72  # of each kind of layers, with its name
+    below = 0.95 if style.narrow else 0.72  # room for the bars of each kind of layer
     rows = np.cumsum([0, *[1 + below * len(each) for each in apart]])
     figure = new_sheet(style, 1.9 + 0.55 * float(rows[-1]), _waste_headline(systems, shares, wastes, when))
     axes = figure.subplots()
@@ -102,7 +102,7 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: Interval) -> None:
-    """One bar of 100 % with its numbers; the total waste is at its end."""
+    """Draw one bar of 100 % with its numbers; the total waste is at its end."""
     left = 0.0
     least, decimals = (9.0, 0) if style.narrow else (4.5, 1)
     for kind, share in percent.items():
@@ -121,7 +121,7 @@ def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: I
 
 
 def _layers_bar(axes: Axes, style: Style, row: float, words: str, percent: Mapping[str, float]) -> None:
-    """What one kind of layers holds, thinner, under the bar of all; its name and its sum above it."""
+    """Draw a thinner bar for one kind of layer below the main bar, with its name and sum above it."""
     left = 0.0
     for kind, share in percent.items():
         look = style.kinds[kind]
@@ -139,7 +139,7 @@ def _layers_bar(axes: Axes, style: Style, row: float, words: str, percent: Mappi
 def _waste_headline(
     systems: Sequence[System], shares: Sequence[dict[str, float]], wastes: Sequence[Interval], when: str
 ) -> str:
-    """The least and the most waste; under different loads all, as they are not comparable."""
+    """The least and the most waste; if the loads differ all are listed, as they are not comparable."""
     known = [place for place, share in enumerate(shares) if any(share.values())]
     if not known:
         return "Nothing ran, nothing was wasted"

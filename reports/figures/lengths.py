@@ -24,7 +24,7 @@ _MOST_DOTS = 5_000
 
 
 def lengths(systems: Sequence[System], choices: Choices) -> Figure:
-    """For one workload as `paint_lengths`; for several a curve for each, prompts beside answers."""
+    """One workload as in `paint_lengths`; several as one curve each, prompts beside answers."""
     style = choices.style
     found = _workloads(systems)
     if len(found) == 1:
@@ -47,7 +47,7 @@ def lengths(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _workloads(systems: Sequence[System]) -> dict[str, tuple[Tokens, Tokens]]:
-    """The distinct workloads, each named after its trace, or else the first system that had it.
+    """The distinct workloads, named after their trace, or else after the first system that had it.
 
     The requests of different seeds are combined.
     """
@@ -66,7 +66,7 @@ def _workloads(systems: Sequence[System]) -> dict[str, tuple[Tokens, Tokens]]:
 
 
 def _requests(runs: Sequence[Run]) -> tuple[Tokens, Tokens]:
-    """Prompts and answers of all seeds; only of the first if the others are the same."""
+    """Prompt and answer lengths of all seeds; of the first only if the others are the same."""
     columns = [(run.columns.requests["prompt_tokens"], run.columns.requests["output_tokens"]) for run in runs]
     if all(
         np.array_equal(one, other) for each in columns for one, other in zip(each, columns[0], strict=True)
@@ -77,7 +77,7 @@ def _requests(runs: Sequence[Run]) -> tuple[Tokens, Tokens]:
 
 
 def lengths_headline(what: str, prompt: Tokens, output: Tokens) -> str:
-    """The number of requests, and the medians."""
+    """The number of requests, and the median lengths."""
     if not len(prompt):
         return f"{what}: no request"
     medians = [palette.count(_median(tokens)) for tokens in (prompt, output)]
@@ -86,7 +86,7 @@ def lengths_headline(what: str, prompt: Tokens, output: Tokens) -> str:
 
 
 def paint_lengths(sheet: Figure, style: Style, prompt: Tokens, output: Tokens) -> None:
-    """A histogram of both, on a logarithmic axis, and every request as a dot."""
+    """Draw a histogram of both on a logarithmic axis, and every request as a dot."""
     left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))
     _histograms(left, style, {"prompt": prompt, "output": output})
     left.set(ylabel="requests (%)")
@@ -116,7 +116,7 @@ def paint_lengths(sheet: Figure, style: Style, prompt: Tokens, output: Tokens) -
 
 
 def _histograms(axes: Axes, style: Style, columns: dict[str, Tokens]) -> None:
-    """Shares of the requests by length, a step curve per column."""
+    """Draw shares of the requests by length, a step curve per column."""
     axes.set_xlabel("tokens")
     if not any(len(tokens) for tokens in columns.values()):
         axes.set(xticks=[], yticks=[])

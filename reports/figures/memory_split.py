@@ -1,6 +1,6 @@
-"""memory split: one GPU's memory as a stacked bar per model and GPU, with the remainder for the cache.
+"""memory split: one GPU's memory as a stacked bar per model and GPU, with what is left for the cache.
 
-A bar ends where the GPU's memory ends; parts that extend beyond the mark there do not fit.
+A mark shows where the GPU's memory ends; parts beyond it do not fit.
 """
 
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ from kvsim.sim.fit.budget import MemoryLine
 GIB = 2**30
 HATCHES = {"activations": "////", "CUDA graphs": "....", "runtime": "xxxx", "KV cache": "\\\\\\\\"}
 LABEL_SHARE = 0.05
-"""Share of the widest bar: narrower parts show no number."""
+"""Parts narrower than this share of the widest bar show no number."""
 
 
 def draw_memory(fits: Sequence[Fit], directory: Path, style: Style) -> None:
-    """Draw the figure into a directory, under the model's name if there is only one."""
+    """Draw the figure into a directory, named after the model if there is only one."""
     name = f"memory-{fits[0].model.name.replace('/', '-')}" if len(fits) == 1 else "memory"
     save(directory, name, style, partial(memory_split, fits, style))
 
 
 def memory_split(fits: Sequence[Fit], style: Style) -> Figure:
-    """A bar per answer; the part for the cache shows the number of tokens that the engine will print."""
+    """A bar per fit; the cache's part shows the number of tokens that the engine will print."""
     text = headline(fits[0]) if len(fits) == 1 else "Where the memory of one GPU goes"
     figure = new_sheet(style, 1.5 + 0.55 * len(fits), text)
     axes = figure.subplots()
@@ -52,7 +52,7 @@ def memory_split(fits: Sequence[Fit], style: Style) -> Figure:
 
 
 def _bar(axes: Axes, row: int, fit: Fit, style: Style) -> float:
-    """Paint one bar; returns where it ends."""
+    """Draw one bar; returns where it ends."""
     at = 0.0
     for line in _drawn(fit):
         width = max(0, line.bytes) / GIB

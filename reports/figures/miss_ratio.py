@@ -1,4 +1,4 @@
-"""miss-ratio: the share of a trace's prompt tokens that a prefix cache misses, by its size and its policy."""
+"""miss-ratio: the share of a trace's prompt tokens that a prefix cache misses, by cache size and policy."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -15,7 +15,7 @@ from kvsim.reports.figures.style import Style
 POINTS = 400
 BOUND = "belady"
 BLACK = "#000000"
-"""the colour of the bound"""
+"""The colour of the bound."""
 
 
 class Curve(Protocol):
@@ -25,17 +25,17 @@ class Curve(Protocol):
 
     @property
     def ceiling(self) -> float:
-        """Share of the prompt tokens that an endless cache hits."""
+        """Share of the prompt tokens that an infinite cache hits."""
 
     def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Share of the prompt tokens that caches of these sizes hit."""
 
     def tokens_for(self, share: float) -> int | None:
-        """The smallest cache that gets this share of an endless cache's hits."""
+        """The smallest cache that gets this share of an infinite cache's hits."""
 
 
 class Misses(Protocol):
-    """The data to draw: LRU at every size, other policies at some."""
+    """The data to draw: LRU at every size, other policies at a few."""
 
     @property
     def curve(self) -> Curve:
@@ -51,12 +51,12 @@ class Misses(Protocol):
 
 
 def height_in(misses: Misses) -> float:
-    """The height of the sheet: the legend has a line per policy."""
+    """The height of the figure: the legend has a line per policy."""
     return max(3.6, 0.6 + 0.185 * len(misses.hit_ratio))
 
 
 def paint(misses: Misses, figure: Figure, style: Style) -> None:
-    """Draw the curves, and the floor below which no cache gets."""
+    """Draw the curves and the lower bound of an infinite cache."""
     axes = figure.subplots()
     curve, floor = misses.curve, 1 - misses.curve.ceiling
     several = len(misses.hit_ratio) > 1
@@ -94,7 +94,7 @@ def paint(misses: Misses, figure: Figure, style: Style) -> None:
 
 
 def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
-    """The bound that no policy can beat, and each other policy in its own look."""
+    """Draw the bound that no policy can beat, and each other policy in its own look."""
     looks = (style.look(place) for place in count(1))
     dots: dict[str, Any] = {"marker": "o", "ms": 2 * style.line}
     own = (look for look in looks if look.colour not in (style.look(0).colour, BLACK))

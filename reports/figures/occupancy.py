@@ -1,4 +1,4 @@
-"""utilisation: the share of the memory that holds tokens. fragmentation: free memory by size of pieces."""
+"""utilisation: the share of memory that holds tokens. fragmentation: free memory by extent size."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -69,7 +69,7 @@ def _utilisation_headline(systems: Sequence[System]) -> str:
 
 
 def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:
-    """Free memory, its largest extent, and the parts too small to be of use; for the first seed."""
+    """Free memory, its largest extent, and the extents too small to use; for the first seed."""
     runs = [system.first for system in systems]
     if any(_LARGEST not in run.columns.timeline for system in systems for run in system.runs):
         raise CannotDraw(f"figure fragmentation needs the column {_LARGEST} in timeline.parquet")
@@ -114,7 +114,7 @@ def _extent_marks(style: Style) -> list[Any]:
 
 
 def _free_colour(style: Style) -> str:
-    """A colour that is visible on paper too."""
+    """A colour that is also visible on paper."""
     return style.grid if style.grey_print else style.kinds["free"].colour
 
 

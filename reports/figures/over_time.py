@@ -1,7 +1,6 @@
-"""Columns of the timeline as curves: means over equal slices of time, and over the seeds of a system.
+"""Timeline columns as curves: means over equal time slices, and over a system's seeds.
 
-A curve shows means over some hundred slices of the run, so a peak shorter than a pixel is averaged, and a
-long run draws as fast as a short one.
+A curve has a few hundred slices, so peaks shorter than a pixel are averaged out and long runs draw fast.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ _SLICES = 700
 
 
 def ends(axes: Axes, style: Style, end_s: float, longest_s: float, panels: int) -> None:
-    """Label when a run ended, if the axis continues far enough; `panels`: the number of panels."""
+    """Label the end of a run if the axis extends far enough; `panels`: the number of panels."""
     words = f"ended after {end_s:,.0f} s"
     room_pt = 60 * style.width_in / panel_columns(style, panels) * (1 - end_s / longest_s)
     if end_s and room_pt > 0.55 * style.small_pt * len(words) + 12:
@@ -48,18 +47,18 @@ def memory_panels(
 
 
 def duration(run: Run) -> float:
-    """Seconds from the first to the last row of the timeline; 0 if there is no such span."""
+    """Seconds from the first to the last row of the timeline; 0 with fewer than two rows."""
     time = run.columns.timeline["time_s"]
     return float(time[-1] - time[0]) if len(time) else 0.0
 
 
 def longest(systems: Sequence[System]) -> float:
-    """The end of a time axis for all systems."""
+    """The end of a common time axis."""
     return max(duration(run) for system in systems for run in system.runs) or 1.0
 
 
 def capacity(run: Run) -> npt.NDArray[np.int64]:
-    """All slots in each row of the timeline; 1 if there are none."""
+    """Total slots in each row of the timeline; 1 if there are none."""
     total: npt.NDArray[np.int64] = np.sum(
         [run.columns.timeline[kind] for kind in KINDS if kind in run.columns.timeline], axis=0
     )
@@ -71,7 +70,7 @@ def slice_means(
 ) -> tuple[FloatArray, FloatArray]:
     """The time-weighted means of a step function over equal slices, and the edges of the slices.
 
-    Up to `end`, if that is after the last row: 0 from the last row on.
+    If `end` is after the last row, values are 0 from the last row on.
     """
     edges = np.linspace(time[0], time[-1] if end is None else max(end, time[-1]), _SLICES + 1)
     integral = np.concatenate([[0.0], np.cumsum(np.diff(time) * values[:-1])])
@@ -89,7 +88,7 @@ class Curve:
 
     @classmethod
     def of(cls, system: System, column: Callable[[Run], npt.NDArray[Any]]) -> Self:
-        """The curve of a column; empty if no run took any time."""
+        """Compute the curve of a column; empty if no run took any time."""
         runs = [run for run in system.runs if duration(run)]
         if not runs:
             return cls(*(np.zeros(0) for _ in range(4)))
@@ -99,7 +98,7 @@ class Curve:
         return cls((edges[1:] + edges[:-1]) / 2, means.mean(axis=0), means.min(axis=0), means.max(axis=0))
 
     def plot(self, axes: Axes, style: Style, look: Look) -> None:
-        """Draw a line, in a band if there are several seeds."""
+        """Draw a line, inside a band if there are several seeds."""
         if (self.most > self.least).any():
             axes.fill_between(self.middle, self.least, self.most, color=look.colour, alpha=0.22, linewidth=0)
         axes.plot(self.middle, self.mean, color=look.colour, linestyle=look.dash, linewidth=0.87 * style.line)
@@ -112,7 +111,7 @@ def time_mean(run: Run, values: npt.NDArray[Any]) -> float | None:
 
 
 def time_words(systems: Sequence[System], style: Style) -> str:
-    """The label of a time axis under curves."""
+    """The label of the time axis."""
     if all(len(system.runs) == 1 for system in systems):
         return "time (s)"
     return f"time (s); {'mean and range' if style.narrow else 'lines: means, bands: ranges'} of the seeds"

@@ -1,4 +1,4 @@
-"""Parts that figures share: headlines, legends, panels and axes."""
+"""Code that figures share: headlines, legends, panels and axes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ _MANY_PANELS = 8
 
 
 def listed(names: Sequence[str], values: Sequence[Interval | None], words: Shown) -> str:
-    """A value per name, with the spread of its seeds; for many names, the least and the most."""
+    """A value per name, with its spread over the seeds; for many names, just the minimum and maximum."""
     said = [with_spread(words, value).replace(" ", "\u00a0") for value in values]  # no break before a unit
     if len(names) <= _MOST_LISTED:
         return ", ".join(f"{each} {value}" for each, value in zip(names, said, strict=True))
@@ -49,12 +49,12 @@ def listed(names: Sequence[str], values: Sequence[Interval | None], words: Shown
 
 
 def percent_of(whole: float) -> FuncFormatter:
-    """Ticks in per cent, all distinct."""
+    """Ticks in per cent, without duplicates."""
     return FuncFormatter(lambda value, _: f"{100 * value / whole:.4g} %")
 
 
 def limit_line(axes: Axes, style: Style, limit: Limit, along: str) -> None:
-    """A limit of the SLO across a panel; `along`: x or y, the axis of the latency."""
+    """Draw an SLO limit across a panel; `along`: the latency's axis, x or y."""
     how: Any = {"color": style.ink, "linewidth": 0.8 * style.line, "linestyle": (0, (2, 1.5)), "zorder": 1.5}
     name = f"SLO {limit.name.partition(':')[2]}".strip()
     words: Any = {"color": style.muted, "fontsize": style.small_pt}
@@ -71,12 +71,12 @@ def limit_line(axes: Axes, style: Style, limit: Limit, along: str) -> None:
 
 
 def percent(value: float | None) -> str:
-    """Per cent for a headline."""
+    """Format per cent for a headline."""
     return "-" if value is None else f"{value:.1f} %"
 
 
 def say(axes: Axes, style: Style, text: str) -> None:
-    """Write a text into the middle of empty axes."""
+    """Write a text in the middle of empty axes."""
     place = {"transform": axes.transAxes, "ha": "center", "va": "center"}
     axes.text(0.5, 0.5, text, color=style.muted, fontsize=1.1 * style.type_pt, **place)
 
@@ -108,7 +108,7 @@ def looks(style: Style, systems: Sequence[System], curves: Sequence[npt.NDArray[
 
 
 def legend_below(figure: Figure, style: Style, marks: Sequence[Any], columns: int = 3) -> int:
-    """A legend under all panels, covering no data, in at most `columns` columns; returns its lines."""
+    """Put a legend below all panels, in at most `columns` columns; returns its number of lines."""
     line_em = 2.6 if any(isinstance(mark, Line2D) for mark in marks) else 1.6
     widths_em = np.array([0.56 * len(mark.get_label()) + line_em + 2.3 for mark in marks])
 
@@ -127,7 +127,7 @@ def legend_below(figure: Figure, style: Style, marks: Sequence[Any], columns: in
 def systems_below(
     figure: Figure, style: Style, names: Sequence[str], found: Sequence[Look], marker: bool = False
 ) -> None:
-    """A legend of systems under all panels; the figure grows by its lines after the first."""
+    """Put a legend of systems below all panels; the figure grows by its lines after the first."""
     if style.narrow:
         names = [short(each, 25) for each in names]  # so that two fit side by side
     marks = [line(style, look, each, marker) for each, look in zip(names, found, strict=True)]
@@ -136,14 +136,14 @@ def systems_below(
 
 
 def row_name(style: Style, name: str) -> str:
-    """The name of a bar, wrapped to leave room for it; a word that is too long loses its middle."""
+    """The name of a bar, wrapped; words that are too long lose their middle."""
     if style.narrow:
         return short(name, 16)
     return wrapped(" ".join(short(word, 22) for word in name.split(" ")), 22)
 
 
 def panels(figure: Figure, style: Style, count: int, below: str) -> list[Axes]:
-    """Axes in per cent for `count` panels, in rows; the last of a column is labelled `below`."""
+    """Axes in per cent for `count` panels, in rows; the last of each column has the label `below`."""
     columns = panel_columns(style, count)
     grid = figure.subplots(-(-count // columns), columns, sharex=True, sharey=True, squeeze=False)
     for axes in grid.flat[count:]:
@@ -151,7 +151,7 @@ def panels(figure: Figure, style: Style, count: int, below: str) -> list[Axes]:
     first, _, rest = below.partition(", ")
     for place in range(max(count - columns, 0), count):
         grid.flat[place].tick_params(labelbottom=True)
-        if columns > 1 and (style.narrow or columns > 3):  # the second line needs the room of neighbours
+        if columns > 1 and (style.narrow or columns > 3):  # the second line needs space
             middle = place % columns == (columns - 1) // 2 or columns == 2
             grid.flat[place].set_xlabel(f"{first}\n{rest}" if rest and middle else first)
         else:
@@ -164,30 +164,30 @@ def panels(figure: Figure, style: Style, count: int, below: str) -> list[Axes]:
 
 
 def panels_in(style: Style, count: int) -> float:
-    """The height of a figure of `count` panels, at a type size of 10 points."""
+    """The height of a figure with `count` panels, at a type size of 10 points."""
     rows = -(-count // panel_columns(style, count))
     return 4.2 if count == 1 else 1.6 + (1.7 if count <= _MANY_PANELS else 1.25) * rows
 
 
 def panel_title(axes: Axes, style: Style, name: str, columns: int) -> None:
-    """The title of a panel, in lines, if there are others or no headline says it."""
+    """Title a panel, wrapped, if there are several panels or no headline names the system."""
     letters = int(72 * (0.7 if style.narrow else 0.8) * style.width_in / columns / (0.74 * style.type_pt))
     axes.set_title("\n".join(short(line, letters) for line in name.splitlines()), fontweight="bold")
 
 
 def panel_columns(style: Style, count: int) -> int:
-    """One column while panels are few; more on slides, which are wide."""
+    """One column for few panels; more on slides, which are wide."""
     few = 3 if style.name == "dark" else 4
     return 1 if count <= few else 2 if count <= _MANY_PANELS else 3 if count <= 18 or style.narrow else 4
 
 
 def finite(values: FloatArray) -> FloatArray:
-    """The finite values."""
+    """Drop NaN and infinity."""
     return values[np.isfinite(values)]
 
 
 class _Roomy(LogLocator):
-    """Ticks of a logarithmic x axis, fewer where their labels would touch."""
+    """Ticks of a logarithmic x axis, thinned where their labels would touch."""
 
     def __init__(self, subs: Sequence[float]) -> None:
         super().__init__(subs=subs, numticks=9)
@@ -195,8 +195,8 @@ class _Roomy(LogLocator):
         self.choices = [LogLocator(subs=each, numticks=most) for each, most in fewer]
 
     def tick_values(self, vmin: float, vmax: float) -> Any:  # noqa: ANN401 - as Matplotlib's
-        """The first choice whose labels fit; a letter takes 0.6 em, a gap one."""
-        room_em = 3 * self.axis.get_tick_space()  # Matplotlib counts labels of 3 em
+        """The first set of ticks whose labels fit; a letter takes 0.6 em, a gap one."""
+        room_em = 3 * self.axis.get_tick_space()  # Matplotlib assumes labels of 3 em
         for choice in self.choices:
             ticks = choice.tick_values(vmin, vmax)
             labels = [_plain(tick) for tick in ticks if vmin <= tick <= vmax]
@@ -206,7 +206,7 @@ class _Roomy(LogLocator):
 
 
 def log_axis(axes: Axes, which: str, low: float, high: float, few: bool = False) -> None:
-    """A logarithmic axis with plain numbers, enough of them even if it spans little more than a decade."""
+    """Set up a logarithmic axis with plain numbers, enough of them even over little more than a decade."""
     spans = 5 * high / low if few else high / low
     getattr(axes, f"set_{which}scale")("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -221,14 +221,14 @@ def _plain(value: float) -> str:
 
 
 def plain_numbers(axes: Axes, which: str, factor: float = 1.0) -> None:
-    """1,000 and 0.01 instead of powers of ten."""
+    """Write 1,000 and 0.01 instead of powers of ten."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value * factor)))
     axis.set_minor_formatter(NullFormatter())
 
 
 def equality(axes: Axes, style: Style, low: float, high: float) -> None:
-    """The same logarithmic scale on both axes, the line of equality, and those of `BAND` off."""
+    """Put the same logarithmic scale on both axes, with lines at equality and at `BAND` off."""
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     for which in "xy":
         plain_numbers(axes, which)
@@ -239,14 +239,14 @@ def equality(axes: Axes, style: Style, low: float, high: float) -> None:
 
 
 def bars_named(axes: Axes, style: Style, at: Sequence[float], names: Sequence[str], **how: Any) -> None:  # noqa: ANN401
-    """Names beside horizontal bars, without ticks or frame."""
+    """Write names beside horizontal bars, without ticks or frame."""
     axes.set_yticks(at, names, color=style.ink, **how)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
 
 
 def memory_shares(axes: Axes, figure: Figure, style: Style, kinds: Sequence[str], saturated: bool) -> None:
-    """The axis of bars that are shares of the memory, and the legend of its kinds."""
+    """Set up the axis of bars that are shares of memory, and the legend of the ledger's kinds."""
     axes.xaxis.set_major_formatter(percent_of(100))
     when = "while requests wait" if saturated else "over the whole run"
     between = "\n" if style.narrow else " "
@@ -255,7 +255,7 @@ def memory_shares(axes: Axes, figure: Figure, style: Style, kinds: Sequence[str]
 
 
 def ticks_at(axes: Axes, values: Sequence[float]) -> None:
-    """Ticks of the x axis at exactly these values."""
+    """Put the x ticks at exactly these values."""
     axes.xaxis.set_major_locator(FixedLocator(list(values)))
     axes.xaxis.set_minor_locator(NullLocator())
     plain_numbers(axes, "x")

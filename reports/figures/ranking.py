@@ -1,4 +1,4 @@
-"""ranking: many systems in one figure, the fastest first: the memory of each, and three numbers."""
+"""ranking: many systems in one figure, fastest first: the memory of each, and three numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ ROW_IN = 0.27
 
 
 def ranking(systems: Sequence[System], choices: Choices) -> Figure:
-    """A thin bar per system in the order of requests/s, with requests/s, requests at once and waste."""
+    """A thin bar per system, sorted by requests/s, with requests/s, running requests and waste."""
     if len(systems) < 2:
         count = sum(len(system.runs) for system in systems)
         got = f"{count} run{'s' * (count != 1)} of one"
@@ -32,7 +32,7 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
     speeds = [system.number(REQUESTS_PER_S.read) for system in systems]
     order = sorted(range(len(systems)), key=lambda place: -(speeds[place].mean if speeds[place] else 0.0))
     figure = new_sheet(style, 1.9 + ROW_IN * len(systems), _headline(systems, order))
-    axes = figure.subplots(subplot_kw={"axes_class": Axes})  # text beside bars moves with them
+    axes = figure.subplots(subplot_kw={"axes_class": Axes})  # moves text beside bars with them
     kinds = palette.kinds_of(run.summary for system in systems for run in system.runs)
     for row, place in enumerate(order):
         left = 0.0
@@ -56,7 +56,6 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _numbers(system: System, waste: Interval | None) -> dict[str, str]:
-    """The numbers beside a bar, means over the seeds."""
     at_once = system.number(MEAN_RUNNING.read)
     speed = system.number(REQUESTS_PER_S.read)
     return {

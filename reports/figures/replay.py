@@ -1,7 +1,7 @@
 """replay-requests: each request, measured and simulated; replay-time: the error over the run.
 
 requests   TTFT, TPOT and E2E: a dot per request, with lines at equality and at 10 % off
-time       simulated over measured by arrival time: a dot per request, and medians of parts of the run
+time       simulated over measured by arrival time: a dot per request, and medians over time
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from kvsim.sim.errors import KvsimError
 
 MOST_PARTS = 20
 TICKS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1000.0)
-"""Ratios that an axis may show besides 1."""
+"""Candidate ticks of a ratio axis, besides 1."""
 SCALES = {"TTFT": (1.0, "s"), "TPOT": (1e3, "ms"), "E2E": (1.0, "s")}
 _NONE = "no request was served on both sides"
 Pair = tuple[Floats, Floats]
@@ -76,7 +76,6 @@ def _requests(replayed: Replayed, style: Style) -> Figure:
 
 
 def _headline(replayed: Replayed, columns: Mapping[str, Pair]) -> str:
-    """How far the means are off, and of how many requests if some were not served."""
     offs = [
         f"{what} {_off_in_words(float(np.mean(pair[1]) / np.mean(pair[0])))}".replace(" ", "\u00a0")
         for what, pair in columns.items()
@@ -90,12 +89,12 @@ def _headline(replayed: Replayed, columns: Mapping[str, Pair]) -> str:
 
 
 def _off_in_words(ratio: float) -> str:
-    """Like `_off` with a decimal, but `+0.0 %` if the error is tiny."""
+    """Like `_off` with one decimal; tiny errors become `+0.0 %`."""
     return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %" if 1 / 2 <= ratio <= 2 else _off(ratio)
 
 
 def _dots(count: int) -> dict[str, Any]:
-    """The style of `count` dots: a few stand out, many show their density."""
+    """The style of `count` dots: a few stand out, many show density."""
     size, alpha = (9, 0.9) if count <= 10 else (4, 0.7) if count <= 2_000 else (2.5, 0.3)
     return {"ms": size, "alpha": alpha, "mew": 0}
 
@@ -106,7 +105,7 @@ def _say_nothing(axes: Axes, style: Style) -> None:
 
 
 def _equal(axes: Axes, style: Style, measured: Floats, simulated: Floats) -> None:
-    """Axes with the same range, the line of equality, and ticks that suit the range."""
+    """Give both axes the same range, the line of equality, and suitable ticks."""
     low = min(measured.min(), simulated.min()) / 1.15
     high = max(measured.max(), simulated.max()) * 1.15
     pieces.equality(axes, style, low, high)
@@ -150,7 +149,7 @@ def _time(replayed: Replayed, style: Style) -> Figure:
 
 
 def _ratios(axes: Axes, ratio: Floats) -> float:
-    """A logarithmic axis with 1 in the middle, up to the returned ratio: at most 2 % are beyond it."""
+    """Set up a logarithmic axis centred on 1, up to the returned ratio; at most 2 % are beyond it."""
     beyond = np.exp(np.percentile(np.abs(np.log(ratio)), 98)) if len(ratio) else 1.0
     tick = max((each for each in TICKS if each <= beyond), default=TICKS[0])
     most = float(max(beyond, tick) ** 1.2)
@@ -162,7 +161,7 @@ def _ratios(axes: Axes, ratio: Floats) -> float:
 
 
 def _off(ratio: float) -> str:
-    """`+10 %`, `-9 %`, and beyond a factor of two `3 times`, `1/3`."""
+    """`+10 %`, `-9 %`; beyond a factor of two, `3 times` or `1/3`."""
     if abs(ratio - 1) < 1e-9:
         return "0"
     if 1 / 2 <= ratio <= 2:
@@ -171,7 +170,7 @@ def _off(ratio: float) -> str:
 
 
 def _medians(when: Floats, off: Floats) -> tuple[list[float], list[float]]:
-    """The mean times and the medians of parts with equally many requests."""
+    """The mean times and medians of groups with equal numbers of requests."""
     order = np.argsort(when, kind="stable")
     parts = [each for each in np.array_split(order, min(MOST_PARTS, max(len(order) // 5, 1))) if len(each)]
     return [float(when[each].mean()) for each in parts], [float(np.median(off[each])) for each in parts]

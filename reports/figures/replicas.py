@@ -1,4 +1,4 @@
-"""replicas: the parts of a fleet. A band over the replicas, and a row for each in heat maps over time."""
+"""replicas: the replicas of a fleet, as a band over all of them and as heat maps with a row each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _ROW_IN, _LEAST_IN, _MOST_IN = 0.2, 1.1, 2.6
 
 
 def replicas(systems: Sequence[System], choices: Choices) -> Figure:
-    """For each fleet (its first seed): KV memory with its band, then heat maps by replica."""
+    """For each fleet (its first seed): KV memory with its range, then heat maps by replica."""
     found = [(system, Fleet.of(system.first)) for system in systems if system.first.replicas]
     if not found:
         raise CannotDraw("figure replicas needs a fleet: a run with --replicas of 2 or more")

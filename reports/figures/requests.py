@@ -1,4 +1,4 @@
-"""requests: how many run and how many wait, over time. batched: how many run concurrently, as bars."""
+"""requests: running and waiting requests over time. batched: running requests as bars."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,7 +24,7 @@ from kvsim.reports.seeds.words import with_spread
 
 
 def requests(systems: Sequence[System], choices: Choices) -> Figure:
-    """The running and the waiting requests, over time."""
+    """Running and waiting requests over time."""
     style = choices.style
     columns = {
         column: [Curve.of(system, partial(_timeline, column)) for system in systems]
@@ -69,14 +69,14 @@ def _requests_headline(systems: Sequence[System]) -> str:
 
 
 def _at_once(system: System) -> Interval | None:
-    """Running requests on average, of all replicas together."""
+    """The mean number of running requests, all replicas together."""
     if not system.is_fleet:
         return system.number(MEAN_RUNNING.read)
     return interval([time_mean(run, _timeline("running", run)) for run in system.runs])
 
 
 def batched(systems: Sequence[System], choices: Choices) -> Figure:
-    """Concurrently running requests: the mean, while requests waited if all had that, and the maximum."""
+    """Running requests: the maximum and the mean, while requests waited if all runs had such time."""
     style = choices.style
     saturated = all(system.number(_while_waiting) for system in systems)
     found = [
@@ -131,18 +131,17 @@ def batched(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _while_waiting(summary: Summary) -> object:
-    """The mean over the saturated part, if there was enough of it."""
+    """The mean over the saturated part, if that was long enough."""
     return summary["engine"].get("mean_running_saturated") if palette.shares(summary)[1] else None
 
 
 def _most(system: System) -> float | None:
-    """The maximum over all seeds."""
     known = [MAX_RUNNING.read(summary) for summary in system.summaries]
     return max((most for most in known if most is not None), default=None)
 
 
 def _fill(colour: str, grey_print: bool) -> str:
-    """A tint, so that a hatch shows on it."""
+    """A lighter tint, so that a hatch shows on it."""
     if not grey_print:
         return colour
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))

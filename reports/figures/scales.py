@@ -1,4 +1,4 @@
-"""Logarithmic axes with ticks in words, and room for names in the upper left of a panel."""
+"""Logarithmic axes with formatted ticks, and room for names in a panel's upper left."""
 
 from collections.abc import Callable, Sequence
 from math import ceil, floor, log10
@@ -10,7 +10,7 @@ from kvsim.reports.calibration.words import duration, size
 from kvsim.reports.figures.style import Style
 
 LEFT = 0.65
-"""Share of a panel's width that the names of its lines take."""
+"""Share of a panel's width taken by the names of its lines."""
 
 
 def log_scale(  # noqa: PLR0917
@@ -21,7 +21,7 @@ def log_scale(  # noqa: PLR0917
     words: Callable[[float], str],
     base: int = 10,
 ) -> None:
-    """A logarithmic axis over these values, with two to four ticks in words."""
+    """Set up a logarithmic axis over these values, with two to four formatted ticks."""
     low, high = span
     room = max((high / low) ** 0.06, 1.15, 2 * (low / high) ** 0.5)  # at least from low to 4 low
     low, high = low / room, high * room
@@ -36,7 +36,7 @@ def log_scale(  # noqa: PLR0917
 
 
 def _ticks(low: float, high: float, base: int) -> list[float]:
-    """At most four powers of the base; round numbers if there are fewer than two."""
+    """At most four powers of the base; round numbers if fewer than two powers are in range."""
     step = log10(base)
     powers = [float(base) ** place for place in range(ceil(log10(low) / step), floor(log10(high) / step) + 1)]
     if len(powers) >= 2:

@@ -1,4 +1,4 @@
-"""scaling: a fleet that grows and shrinks. Load, replicas and attainment on one time axis."""
+"""scaling: a fleet that grows and shrinks: load, replicas and attainment on one time axis."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,12 +19,12 @@ from kvsim.reports.palette import figures, number
 
 
 def has_scaling(system: System) -> bool:
-    """Whether a system's replicas come and go, in a run that took time."""
+    """Whether a system has autoscaled replicas, in a run that took time."""
     return bool((system.first.summary.get("scaling") or {}).get("over_time"))
 
 
 def scaling(systems: Sequence[System], choices: Choices) -> Figure:
-    """For each fleet (its first seed); attainment only if there are limits."""
+    """A column of panels per fleet (its first seed); attainment only if there are limits."""
     found = [(system, system.first.summary["scaling"]) for system in systems if has_scaling(system)]
     if not found:
         raise CannotDraw(
@@ -57,7 +57,7 @@ def _columns(told: dict[str, Any]) -> list[str]:
 
 
 def _panel(axes: Axes, style: Style, rows: Sequence[dict[str, Any]], column: str) -> None:
-    """A step for each part of the run; a gap if no request was judged."""
+    """Draw a step for each part of the run; a gap where no request was judged."""
     values = np.array([np.nan if row[column] is None else row[column] for row in rows], dtype=np.float64)
     edges = _edges(rows)
     look = style.look(list(_LABELS).index(column))
@@ -74,7 +74,6 @@ def _panel(axes: Axes, style: Style, rows: Sequence[dict[str, Any]], column: str
 
 
 def _by_pool(axes: Axes, style: Style, told: dict[str, Any]) -> None:
-    """The replicas of each pool on top of each other."""
     rows, edges = told["over_time"], _edges(told["over_time"])
     below, marks = np.zeros(len(rows)), []
     for place, pool in enumerate(told["pools"]):
@@ -93,7 +92,7 @@ def _by_pool(axes: Axes, style: Style, told: dict[str, Any]) -> None:
 
 
 def _edges(rows: Sequence[dict[str, Any]]) -> FloatArray:
-    """Where the parts of the run begin, and the last one ends."""
+    """The start times of the parts of the run, and the end of the last one."""
     begins = [float(row["time_s"]) for row in rows]
     return np.array([*begins, begins[-1] + (begins[1] - begins[0] or 1.0)])
 

@@ -1,4 +1,4 @@
-"""seeds: the main numbers of each system, a dot per seed, a bar for the mean and its interval."""
+"""seeds: each system's main numbers: a dot per seed, a bar for the mean and its interval."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -31,7 +31,7 @@ _PANELS = {
 
 
 def seeds(systems: Sequence[System], choices: Choices) -> Figure:
-    """The figure for all systems, at least one of which has several seeds."""
+    """The figure for all systems, at least one of them with several seeds."""
     if all(len(system.runs) < 2 for system in systems):
         many = f"{len(systems)} run{'s' if len(systems) > 1 else ''}"
         raise CannotDraw(f"figure seeds needs runs with two or more seeds, got {many} with one seed each")

@@ -1,4 +1,4 @@
-"""The sheet of a figure: made in a style, saved so that the same input gives the same bytes."""
+"""The sheet of a figure: created in a style, and saved so that the same input gives the same bytes."""
 
 import re
 import textwrap
@@ -24,16 +24,16 @@ _NO_TRACES: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
 }
-"""Metadata by format: nothing records when or with what a figure was drawn."""
+"""Metadata by format, emptied so that no date or version is stored."""
 
-_UNITS = re.compile(r"(?<=\d) (?=(%|ms|s)(\W|$))")  # no line break before them
+_UNITS = re.compile(r"(?<=\d) (?=(%|ms|s)(\W|$))")  # keep the number and the unit on one line
 
 
 @contextmanager
 def drawn_in(style: Style) -> Iterator[None]:
-    """A block that draws in a style, regardless of any `matplotlibrc` of the user or this directory.
+    """Draw in a style inside this block, ignoring any `matplotlibrc`.
 
-    A character in the name of a run that the font lacks is drawn as a box.
+    Characters that the font lacks are drawn as boxes.
     """
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
@@ -43,20 +43,20 @@ def drawn_in(style: Style) -> Iterator[None]:
 
 
 class Panel(Axes):
-    """Axes that are measured once per layout: their surroundings are as wide in its second round."""
+    """Axes that are measured once per layout: the second round reuses their margins."""
 
     around: tuple[float, float, float, float] | None = None
-    """space of labels and ticks at the left, below, at the right and above, in pixels; None: not measured"""
+    """Space for labels and ticks at the left, below, right and above, in pixels; None: not measured."""
     measured: tuple[int, int] = (0, 0)
-    """ticks along either axis when it was measured"""
+    """Number of ticks on each axis when it was measured."""
 
     @property
     def ticks(self) -> tuple[int, int]:
-        """Ticks along either axis: how many fit depends on the size."""
+        """Number of ticks on each axis; it depends on the size."""
         return len(self.get_xticks()), len(self.get_yticks())
 
     def get_tightbbox(self, renderer: Any = None, *more: Any, **kinds: Any) -> Bbox | None:  # noqa: ANN401
-        """As in `Axes`; for a layout, from the measurement in its first round."""
+        """As in `Axes`; during a layout, from the first round's measurement."""
         if not kinds.get("for_layout_only"):
             return super().get_tightbbox(renderer, *more, **kinds)
         own = self.get_window_extent(renderer)
@@ -72,14 +72,14 @@ class Panel(Axes):
 
 
 ROUND = 9
-"""Decimal places of a position in its figure: the solver's further digits differ from run to run."""
+"""Decimal places of positions in a figure; further digits of the solver vary from run to run."""
 
 
 class Layout(ConstrainedLayoutEngine):
-    """Matplotlib's layout engine, which measures everything twice and so takes a third of the drawing."""
+    """Matplotlib's layout engine, which measures everything twice: a third of the drawing time."""
 
     def execute(self, fig: Figure) -> Any:  # noqa: ANN401 - Matplotlib's private affair
-        """Place everything, discarding earlier measurements; again if other ticks fit the size then found."""
+        """Place everything, discarding earlier measurements; once more if the number of ticks changes."""
         panels = [panel for panel in fig.axes if isinstance(panel, Panel)]
         for _ in range(2):
             for panel in panels:
@@ -98,10 +98,10 @@ class Layout(ConstrainedLayoutEngine):
 
 
 class Sheet(Figure):
-    """A figure that notebooks display directly."""
+    """A figure that notebooks display automatically."""
 
     def add_subplot(self, *where: Any, **more: Any) -> Axes:  # noqa: ANN401 - as Matplotlib's
-        """As in `Figure`; plain axes are a `Panel`."""
+        """As in `Figure`; plain axes become a `Panel`."""
         if not {"projection", "polar", "axes_class"} & more.keys():
             more["axes_class"] = Panel
         return super().add_subplot(*where, **more)
@@ -119,7 +119,7 @@ def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
 
 
 def sign(figure: Figure, style: Style, first: str, last: str) -> None:
-    """Put words before the headline, and words at the foot, below all else; on paper, captions have both."""
+    """Put `first` before the headline and `last` at the foot; on paper the caption has both."""
     if not style.headlines:
         return
     if first:
@@ -130,7 +130,7 @@ def sign(figure: Figure, style: Style, first: str, last: str) -> None:
         height_in = figure.get_figheight() + foot_in
         figure.set_figheight(height_in)
         figure.set_layout_engine(Layout(rect=(0, foot_in / height_in, 1, 1 - foot_in / height_in)))
-        for legend in figure.legends:  # its distance from the edge is in its own font size
+        for legend in figure.legends:  # its offset is in units of its own font size
             legend.borderaxespad += 72 * foot_in / legend.prop.get_size_in_points()
         place: Any = {"ha": "left", "va": "bottom", "in_layout": False}
         figure.text(0.012, 0.1 / height_in, text, color=style.muted, fontsize=style.small_pt, **place)
@@ -152,7 +152,7 @@ def draw_picture(  # noqa: PLR0917 - a file, and a figure
     headline: str,
     paint: Callable[[Figure, Style], None],
 ) -> list[Path]:
-    """Save a figure painted by one function; returns the files."""
+    """Save a figure drawn by one function; returns the files."""
 
     def painted() -> Figure:
         figure = new_sheet(style, height_in, headline)
@@ -173,10 +173,10 @@ def save(directory: Path, name: str, style: Style, picture: Callable[[], Figure]
 
 def _save(path: Path, figure: Figure) -> None:
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        if not axis.get_label_text():  # otherwise each layout computes its place
+        if not axis.get_label_text():  # otherwise every layout computes its position
             axis.set_label_coords(0, 0)
     fmt = path.suffix[1:]
-    if fmt == "png":  # laid out once; savefig does it twice
+    if fmt == "png":  # lay out once; savefig does it twice
         path.write_bytes(png_of(figure))
     else:
         canvas = import_module(f"matplotlib.backends.backend_{fmt}").FigureCanvas(figure)
@@ -185,5 +185,5 @@ def _save(path: Path, figure: Figure) -> None:
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text in lines of at most `width` characters, as far as words allow."""
+    """Wrap the text into lines of at most `width` characters."""
     return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False)) or text

@@ -1,6 +1,6 @@
-"""speculation: speed-up over batch and accepted tokens, a panel per model, with the crossover.
+"""speculation: speed-up over batch size and accepted tokens, a panel per model, with the crossover.
 
-Below the thick line speculation loses; the dashed line is the stated yield of verifications.
+Below the thick line speculation slows decoding; the dashed line marks the stated tokens per verification.
 """
 
 from collections.abc import Sequence

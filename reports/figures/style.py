@@ -1,8 +1,8 @@
 """The look of figures: for a screen, for a printed paper, for dark slides.
 
     screen    colour on white
-    paper     as wide as a column of print, no background, no headline (the caption has it); every line,
-              bar and kind of memory also differs by dashes, marker or hatch, so grey print loses nothing
+    paper     one print column wide, no background, no headline (the caption has it); lines, bars and kinds of
+              memory also differ by dashes, marker or hatch, so they survive grey print
     dark      large type, thick lines, light on near-black
 
 Colour-blind readers can distinguish all colours. The colour of a system depends on its name, see colours.py,
@@ -29,7 +29,7 @@ _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "----", "oo")
 
 @dataclass(frozen=True)
 class Look:
-    """The look of one run or system: its line, its marker, the hatch of its bar."""
+    """The look of one run or system: its line, marker and hatch."""
 
     colour: str
     dash: Dash
@@ -39,7 +39,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Style:
-    """All that differs between the styles; type sizes and `line` in points."""
+    """Everything that differs between styles; type sizes and `line` in points."""
 
     name: str
     width_in: float
@@ -50,7 +50,7 @@ class Style:
     muted: str
     grid: str
     background: str
-    seam: str  # between the parts of a stack, and for the lines of its hatches
+    seam: str  # between the parts of a stack, and for hatch lines
     kinds: Mapping[str, Kind]
     colours: tuple[str, ...]
     formats: tuple[str, ...] = ("png",)  # file formats of a saved figure
@@ -59,7 +59,7 @@ class Style:
 
     @property
     def scale(self) -> float:
-        """The factor for heights, which are given for 10-point type."""
+        """The factor for heights, which are specified for 10-point type."""
         return self.type_pt / 10
 
     @property
@@ -69,26 +69,26 @@ class Style:
 
     @property
     def wide(self) -> "Style":
-        """The style for figures that span both columns of print."""
+        """The style for figures that span two print columns."""
         return replace(self, width_in=BOTH_COLUMNS_IN) if self.narrow else self
 
     @property
     def small_pt(self) -> float:
-        """Type size of legends and small print."""
+        """Type size of legends and notes."""
         return 0.85 * self.type_pt
 
     @property
     def paper(self) -> str:
-        """The colour of the sheet, also if there is no background."""
+        """The background colour, also if no background is drawn."""
         return "white" if self.background == "none" else self.background
 
     def look(self, place: int) -> Look:
-        """The look of something without a name that gives it a colour; the first two dozen are distinct."""
+        """The look for something without a colour of its own; the first two dozen are distinct."""
         shade, hue = divmod(place, len(self.colours))
         return self.look_at(Place(hue, shade))
 
     def look_at(self, place: Place) -> Look:
-        """The look of a hue and one of its shades; each shade has its own dashes, marker and hatch."""
+        """The look for a hue and shade; each shade has its own dashes, marker and hatch."""
         hue, shade = place
         sheet = "#FFFFFF" if self.paper == "white" else self.paper
         own = hue + 3 * shade if self.grey_print else shade
@@ -100,12 +100,12 @@ class Style:
         )
 
     def looks(self, systems: Sequence[Mapping[str, str]]) -> list[Look]:
-        """The distinct looks of systems, by the names of their parts."""
+        """Distinct looks for systems, by the names of their parts."""
         return [self.look_at(place) for place in places(systems)]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The style as matplotlib's settings."""
+        """The style as matplotlib rcParams."""
         return {
             "font.family": "DejaVu Sans",
             "font.size": self.type_pt,
@@ -139,7 +139,7 @@ class Style:
 
 
 def _kinds(colours: Mapping[str, tuple[str, str, str | None]]) -> dict[str, Kind]:
-    """The kinds of the ledger with another colour, ink and hatch."""
+    """The ledger's kinds with other colours, inks and hatches."""
     return {
         kind: replace(KINDS[kind], colour=colour, ink=ink, hatch=hatch)
         for kind, (colour, ink, hatch) in colours.items()
@@ -162,7 +162,7 @@ SCREEN = Style(
 )
 PAPER = Style(
     name="paper",
-    width_in=3.33,  # a column of print: no journal has a narrower one
+    width_in=3.33,  # no journal has a narrower print column
     dpi=600,
     type_pt=7.5,
     line=0.9,

@@ -1,4 +1,4 @@
-"""throughput: a latency over the load and over the served rate. block-size: the cost of larger blocks."""
+"""throughput: a latency over the load and the served rate. block-size: the cost of larger blocks."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -24,7 +24,7 @@ LOADS = {
     "clients": "clients",
     "rate_scale": "speed of the trace",
 }
-"""Settings that define a load; the first that differs is the axis."""
+"""Settings that define a load; the first one that differs is the x axis."""
 
 
 _AT = {
@@ -35,7 +35,7 @@ _AT = {
 
 
 def throughput(systems: Sequence[System], choices: Choices) -> Figure:
-    """A latency over the load and over the requests served per second; a curve per system (Figure 12)."""
+    """A latency over the load and over requests served per second; a curve per system."""
     runs = _all_runs(systems)
     load = next((key for key in LOADS if len(_values(runs, key)) > 1), None)
     if load is None:
@@ -120,7 +120,7 @@ def block_size(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _wasted(run: Run, saturated: bool) -> float:
-    """Waste in per cent of the KV memory, over the saturated part or the whole run."""
+    """Waste in per cent of KV memory, over the saturated part or the whole run."""
     percent = palette.while_waiting(run.summary) if saturated else palette.whole_run(run.summary)
     return palette.waste(percent or palette.whole_run(run.summary))
 
@@ -134,7 +134,7 @@ def _all_runs(systems: Sequence[System]) -> list[Run]:
 
 
 def _plot(axes: Axes, style: Style, look: Look, points: Sequence[tuple[float, Interval]]) -> None:
-    """Means joined by a line; a bar for the interval if there are several seeds."""
+    """Join means by a line, with a bar for the interval if there are several seeds."""
     if not points:
         return
     mark: Any = {"marker": look.marker, "markersize": 2.7 * style.line, "markeredgewidth": 0}
@@ -171,7 +171,7 @@ def _runs(runs: Sequence[Run]) -> str:
 
 
 def _throughput_headline(found: Sequence[Curve], load: str) -> str:
-    """Each curve's throughput at the highest common load: at different loads they are not comparable."""
+    """Each curve's throughput at the highest load they all have; other loads are not comparable."""
     names = [short(curve.name, 40) for curve in found]
     common = set.intersection(*(set(curve.runs) for curve in found))
     if not common:
@@ -183,7 +183,7 @@ def _throughput_headline(found: Sequence[Curve], load: str) -> str:
 
 
 def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
-    """The block sizes at which the first curve has its highest throughput, within 1 %."""
+    """The block sizes at which the first curve is within 1 % of its highest throughput."""
     curve = found[0]
     served = [(x, value.mean) for x, value in curve.points(_served)]
     if not served:

@@ -1,4 +1,4 @@
-"""Systems: a run, or several that differ only in the seed; each has one name and one colour in figures."""
+"""Systems: single runs, or runs that differ only in the seed; each has one name and colour in figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class System:
 
     @property
     def name(self) -> str:
-        """The name, shortened if it would crowd out the data."""
+        """The name, shortened if it is long."""
         return short(self.full_name)
 
     @property
@@ -36,21 +36,21 @@ class System:
 
     @property
     def parts(self) -> dict[str, str]:
-        """The names that give the system its colour."""
+        """The names that determine the system's colour."""
         return parts_of(self.first.config)
 
     @property
     def is_fleet(self) -> bool:
-        """Whether it has several replicas; means over time are then those of one replica."""
+        """Whether it has several replicas; means over time are then per replica."""
         return bool(self.first.summary.get("replicas"))
 
     @property
     def summaries(self) -> list[Summary]:
-        """The summaries of all seeds, their memory described by the same part of the run."""
+        """The summaries of all seeds; all describe memory over the same part of the run."""
         return alike([run.summary for run in self.runs])
 
     def number(self, value: Callable[[Summary], object]) -> Interval | None:
-        """A number of the summary; None if a seed lacks it."""
+        """A number of the summary over the seeds; None if a seed lacks it."""
         return interval([palette.number(value(summary)) for summary in self.summaries])
 
 
@@ -64,7 +64,7 @@ def under_loads(systems: Sequence[System]) -> str:
 
 
 def rankable(systems: Sequence[System]) -> bool:
-    """Whether all had the same traffic and clock and served the same, so that one can be better."""
+    """Whether all had the same traffic and clock and served the same requests, so they can be ranked."""
     return not under_loads(systems)
 
 
@@ -75,21 +75,20 @@ def first_words(systems: Sequence[System]) -> str:
 
 
 def last_words(systems: Sequence[System]) -> str:
-    """The text at the foot of every figure: the clock, its trust, differing schedulers."""
+    """The text at the foot of every figure: the clock, its errors, differing schedulers."""
     found = _summaries(systems)
     said = f"clock: {clocks.told([each.get('cost', {}) for system in found for each in system])}"
     return " ".join(filter(None, [f"{said}.", by_scheduler(found)]))
 
 
 def _summaries(systems: Sequence[System]) -> list[list[Summary]]:
-    """The summaries of each system, under its name."""
     return [[{**run.summary, "label": system.name} for run in system.runs] for system in systems]
 
 
 def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], list[Interval], bool]:
-    """Per cent of the KV memory by kind, the waste, and whether they are for the saturated part.
+    """Per cent of the KV memory by kind, the waste, and whether both are for the saturated part.
 
-    Means over the seeds, over the same part of the runs for all systems, so that bars are comparable.
+    Means over the seeds, over the same part of the run for all systems.
     """
     found, saturated = palette.shares_of_all([run.summary for each in systems for run in each.runs])
     left = iter(found)
@@ -100,7 +99,7 @@ def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], li
 
 
 def systems(runs: Sequence[Run]) -> list[System]:
-    """The runs grouped by all choices except the seed, in the order of their first runs; a fleet is one."""
+    """Group runs by all settings except the seed, in the order of their first runs; a fleet is one system."""
     groups = by_seed([run.as_one for run in runs])
     names = [_name(group) for group in groups]
     if len(set(names)) < len(names):
@@ -109,13 +108,13 @@ def systems(runs: Sequence[Run]) -> list[System]:
 
 
 def short(text: str, most: int = _MOST_LETTERS) -> str:
-    """The text in at most `most` characters: without its middle, as names often differ at their ends."""
+    """Shorten the text to at most `most` characters by cutting its middle: names often differ at the ends."""
     tail = (most - 1) // 2
     return text if len(text) <= most else f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def _name(group: Sequence[Run]) -> str:
-    """The common part of the labels without the seed, else the first label."""
+    """The common prefix of the labels without the seed, else the first label."""
     if len(group) == 1:
         return group[0].label
     plain = {_without_seed(run.label, seed_of(run)) for run in group}
@@ -133,7 +132,7 @@ def _without_seed(label: str, seed: object) -> str:
 
 
 def which_seed(found: Sequence[System]) -> str:
-    """For panels that show only the first of several seeds: which, and of how many; else ""."""
+    """For panels that show one of several seeds: which one, and of how many; else ""."""
     seeds = sorted(
         {f", seed {seed_of(each.first)} (of {len(each.runs)} seeds)" for each in found if len(each.runs) > 1}
     )

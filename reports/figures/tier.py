@@ -1,4 +1,4 @@
-"""tier: the contents of the GPU's memory and of each tier below it, and transfers; a curve per system."""
+"""tier: the contents of GPU memory and of each tier below it, and transfers; a curve per system."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,12 +24,12 @@ Floats = npt.NDArray[np.float64]
 
 
 def has_tier(system: System) -> bool:
-    """Whether all runs of a system have a tier."""
+    """Whether all of a system's runs have a tier."""
     return all(HELD in run.columns.timeline for run in system.runs)
 
 
 def tier(systems: Sequence[System], choices: Choices) -> Figure:
-    """What each memory holds, from the GPU's down to the last tier; below, loads and stores of the GPU."""
+    """Contents of each memory from the GPU's down to the last tier; below, the GPU's loads and stores."""
     shown, style = [system for system in systems if has_tier(system)], choices.style
     if not shown:
         raise CannotDraw(f"figure tier needs the column {HELD} in timeline.parquet: a run with a tier")
@@ -51,7 +51,7 @@ def tier(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _panels(systems: Sequence[System], busy: str) -> list[tuple[str, Callable[[Run], Any]]]:
-    """The title of each panel, and what it shows of a run: None if the run has no such tier."""
+    """The title of each panel, and its data for a run: None if the run lacks that tier."""
     names = dict.fromkeys(name for system in systems for name in held_by(system.first.columns.timeline))
     tiers = [(f"held by {name} (GiB)", partial(_held, name=name)) for name in names]
     if any(_by_gpu(system.first) is not None for system in systems):
@@ -60,7 +60,7 @@ def _panels(systems: Sequence[System], busy: str) -> list[tuple[str, Callable[[R
 
 
 def _by_gpu(run: Run) -> Floats | None:
-    """All slots that are allocated or hold a prefix, of all GPUs of a server; None if it is not known."""
+    """GiB that are allocated or hold a cached prefix, over all GPUs of a server; None if unknown."""
     size, server = run.config.get("kv_capacity"), run.config["scenario"]
     if run.config.get("pools") or not size:
         return None
@@ -85,7 +85,7 @@ def _stored(run: Run) -> Floats:
 
 
 def _rate(run: Run, column: str) -> Floats:
-    """GB per second from each row of the timeline to the next."""
+    """GB per second between consecutive rows of the timeline."""
     time_s, so_far = run.columns.timeline["time_s"], run.columns.timeline[column]
     lasted = np.diff(time_s)
     rates = np.divide(np.diff(so_far) / 1e9, lasted, out=np.zeros_like(lasted), where=lasted > 0)
@@ -93,7 +93,7 @@ def _rate(run: Run, column: str) -> Floats:
 
 
 def _headline(systems: Sequence[System]) -> str:
-    """The share of the prompts that was loaded, and from where."""
+    """The share of prompt tokens that was loaded, and from where."""
     shares = [system.number(lambda summary: _percent(summary, "hit_share")) for system in systems]
     if len(systems) > 1:
         listed = pieces.listed([system.name for system in systems], shares, percent_text)
@@ -110,7 +110,7 @@ def _headline(systems: Sequence[System]) -> str:
 
 
 def _busy(systems: Sequence[System]) -> str:
-    """How busy loads kept the links, for one system."""
+    """How busy loads kept the links; for one system only."""
     if len(systems) > 1:
         return ""
     busy = percent_text(_mean(systems[0], "load_busy_share", 100))
@@ -119,7 +119,7 @@ def _busy(systems: Sequence[System]) -> str:
 
 
 def _mean(system: System, name: str, times: float = 1.0) -> float | None:
-    """A number of the tier, times a factor; None if a run does not have it."""
+    """A tier statistic times a factor; None if a run lacks it."""
     found = system.number(lambda summary: _of_tier(summary, name))
     return None if found is None else found.mean * times
 

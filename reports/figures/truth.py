@@ -1,4 +1,4 @@
-"""truth-points: measured beside simulated, a dot per server; truth-requests: the same per request.
+"""truth-points: measured against simulated, a dot per server; truth-requests: the same per request.
 
 points     TPOT and TTFT, simulated against measured, with the lines of equality and of 10 % off
 requests   the distributions of TTFT, TPOT and E2E of each run, measured and simulated
@@ -50,7 +50,7 @@ def _points(found: Validation, style: Style) -> Figure:
 
 
 def group_of(by_model: Grouped, what: str) -> list[Compared]:
-    """One quantity over all models."""
+    """One quantity, over all models."""
     return [each for group in by_model.values() for each in group[what]]
 
 

@@ -1,7 +1,4 @@
-"""The work of `sim fit`: compute answers for every model and GPU, show them, draw them.
-
-The command line itself (cli.py) only passes on what was typed; `ASKED` says what is allowed.
-"""
+"""Run `sim fit`: compute the answer for every model and GPU, print it, draw it."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +21,7 @@ from kvsim.sim.options.outputs import Pictures
 
 @dataclass(frozen=True, kw_only=True)
 class FitOutput(Pictures):
-    """The destination of the answer."""
+    """Where the answer goes."""
 
     json: bool = False
     out: Path | None = None
@@ -34,7 +31,7 @@ class FitOutput(Pictures):
 def fit_command(
     models: Sequence[str], gpus: Sequence[str], options: FitOptions, log: Path | None, output: FitOutput
 ) -> None:
-    """Answer for every model on every GPU, and show it."""
+    """Compute and show the answer for every model on every GPU."""
     startup = read_log(log) if log is not None else None
     if startup is not None:
         if len(models) * len(gpus) > 1:

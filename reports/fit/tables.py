@@ -1,4 +1,4 @@
-"""`sim fit` in the terminal: the use of memory, the groups of layers, what fits, what would help."""
+"""`sim fit` in the terminal: memory use, groups of layers, what fits, what would help."""
 
 from collections.abc import Sequence
 
@@ -71,17 +71,17 @@ def headline(fit: Fit) -> str:
 
 
 REFUSED = "vLLM would not start: "
-"""The beginning of the note on a refusal (sim/fit/answer.py)."""
+"""The first words of the note on a refusal (sim/fit/answer.py)."""
 
 
 def _verdict(fit: Fit) -> str:
-    """Why the engine would not start, by how much, and what would help, if known."""
+    """Why the engine would not start, by how much memory, and what would help, if known."""
     why = next((note for note in fit.notes if note.startswith(REFUSED)), f"{REFUSED}{fit.capacity.refusal}")
     return why.replace("vLLM", f"vLLM {fit.engine.release}", 1)
 
 
 def _bar(fit: Fit) -> Text:
-    """One GPU's memory as a stacked bar; parts that do not fit are cut off and reported."""
+    """One GPU's memory as a stacked bar; parts that do not fit are cut off, with a note."""
     total, bar, used = fit.gpu.memory_bytes, Text(), 0
     for line in fit.lines:
         width = min(round(BAR_WIDTH * max(0, line.bytes) / total), BAR_WIDTH - used)
@@ -108,7 +108,7 @@ def memory_table(fit: Fit) -> Table:
 
 
 def groups_table(fit: Fit) -> Table:
-    """How the layers share block tables: identical groups in one row."""
+    """How the layers share block tables; identical groups share a row."""
     table = _table(
         "groups of layers", "layers each", "tokens a block", "page KiB", "padding", "blocks of a request"
     )
@@ -169,7 +169,7 @@ def pool_table(fit: Fit) -> Table:
 
 
 def lengths_table(fit: Fit) -> Table:
-    """How many requests of given lengths fit."""
+    """How many requests of each length fit."""
     table = _table("prompt + answer", "blocks", "of the pool", "fit at once", "of their bytes in use")
     for each in fit.lengths:
         table.add_row(
@@ -183,7 +183,7 @@ def lengths_table(fit: Fit) -> Table:
 
 
 def what_if_table(base: Fit, what_ifs: Sequence[WhatIf]) -> Table:
-    """The effect of other settings."""
+    """What other settings would change."""
     table = _table("instead", "cache GiB", "blocks", "printed tokens", "requests", "")
     table.add_row(*_row("as asked", base), "")
     for each in what_ifs:
@@ -208,7 +208,7 @@ def side_by_side(fits: Sequence[Fit]) -> Table:
 
 
 def log_table(log: StartupLog, terms: Sequence[Term]) -> Table:
-    """The log's numbers beside ours, the largest difference first."""
+    """The log's numbers beside kvsim's, the largest difference first."""
     table = _table("the log", "says", "here", "in printed tokens")
     for term in terms:
         table.add_row(term.name, term.logged, term.ours, term.effect)
@@ -240,7 +240,7 @@ def _on(switch: bool) -> str:
 
 
 def _table(*columns: str) -> FittingTable:
-    """A table whose first column and words wrap; numbers do not."""
+    """A table whose text columns wrap and whose numbers do not."""
     table = FittingTable()
     for index, column in enumerate(columns):
         text = index == 0 or column in ("how", "from", "GPU", "")

@@ -1,7 +1,7 @@
-"""`sim report`: runs as one HTML file that needs nothing but a browser, not even a network.
+"""`sim report`: runs as one HTML file that opens in any browser, without a network.
 
-    report.py     directories in, one file out; limits its size
-    page.py       page.html, style, scripts and data become one text
+    report.py     reads directories, writes one file of limited size
+    page.py       combines page.html, style, scripts and data
     packing.py    columns -> gzip and base64, and how the page unpacks them
     arena.py      map.parquet -> the data of the memory map
     lives.py      requests.parquet and events.parquet -> the table and the life of each request

@@ -1,7 +1,7 @@
-"""The memory map for the page: `map.parquet` as columns, whose replay gives the arena at every instant.
+"""The memory map for the page: `map.parquet` as columns; replaying them gives the arena at every instant.
 
-Each recorded instant holds the ranges that changed; they fully cover every older range that they touch. The
-page replays them: for each *cell* (the largest unit that divides every range) it tracks the covering row.
+Each recorded instant holds the ranges that changed; they fully cover every older range they touch. The page
+tracks the covering row of each *cell* (the largest unit that divides every range).
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ Bools = npt.NDArray[np.bool_]
 class Arena:
     """Rows of ranges, grouped by instant and sorted by address.
 
-    Rows `offsets[i] : offsets[i + 1]` belong to instant `i`. `owner` indexes `names`, the owners as strings,
-    the first of which is no owner. `recorded` is the number of instants before any were dropped.
+    Rows `offsets[i] : offsets[i + 1]` belong to instant `i`. `owner` indexes `names`, the owners as strings;
+    the first one stands for no owner. `recorded` is the number of instants before any were dropped.
     """
 
     times_s: npt.NDArray[np.float64]
@@ -40,9 +40,9 @@ class Arena:
     names: list[str]
     recorded: int
     layers: str = ""
-    """the share that each kind of layers holds, in words"""
+    """The share that each kind of layer holds, in words."""
     pools: tuple[tuple[str, int, int], ...] = ()
-    """(layers, start, end) of the parts that only some layers use; none: all share the arena"""
+    """(layers, start, end) of each part that only some layers use; empty if all share the arena."""
 
     @property
     def slots(self) -> int:
@@ -52,11 +52,11 @@ class Arena:
 
     @property
     def unit(self) -> int:
-        """Slots of a cell."""
+        """Slots per cell."""
         return int(np.gcd.reduce(np.concatenate([self.start, self.size])))
 
     def halved(self) -> "Arena":
-        """Every other instant, the last included, without the rows that are then never visible."""
+        """Drop every other instant, keeping the last, and the rows that are then never visible."""
         count = len(self.times_s)
         odd = count % 2
         kept = np.ones(len(self.start), bool)
@@ -80,7 +80,7 @@ class Arena:
         return slice(int(self.offsets[instant]), int(self.offsets[instant + 1]))
 
     def _replaced(self, earlier: int, later: int) -> Bools:
-        """Which rows of one instant are covered by a later one."""
+        """Which rows of one instant are covered by those of a later one."""
         first, above = self.start[self._rows(earlier)], self._rows(later)
         if above.start == above.stop:
             return np.zeros(len(first), bool)
@@ -113,7 +113,7 @@ class Arena:
 
 
 def read_arena(path: Path, replica: int | None = None) -> Arena | None:
-    """The map of a run or a replica, None if it is empty; KvsimError if it is damaged."""
+    """Read the map of a run or a replica; None if it is empty, KvsimError if it is damaged."""
     recorded = MemoryMap.read(path, replica)
     if not len(recorded.instants):
         return None
@@ -146,10 +146,10 @@ def _layers(recorded: MemoryMap) -> str:
 
 
 def _by_first_appearance(codes: Int64, texts: list[str]) -> tuple[Int64, list[str]]:
-    """Codes in order of the owners' first appearance, no owner first: near in time is near in number."""
+    """Renumber owners by first appearance, no owner first: owners close in time get close numbers."""
     used, first = np.unique(codes, return_index=True)
     order = used[np.argsort(first)]
-    order = sorted(order.tolist(), key=lambda code: texts[code] != "")  # stable
+    order = sorted(order.tolist(), key=lambda code: texts[code] != "")  # a stable sort
     if not order or texts[order[0]]:
         order.insert(0, len(texts))
     rank = np.zeros(len(texts) + 1, np.int64)
@@ -158,7 +158,7 @@ def _by_first_appearance(codes: Int64, texts: list[str]) -> tuple[Int64, list[st
 
 
 def _members(names: list[str]) -> tuple[Int64, Int64, Int64]:
-    """(requests, samples, members per set) of the owners."""
+    """For all owners: requests, samples, and the number of members of each set."""
     owners = [owners_of(name) for name in names]
     members = np.array([member for each in owners for member in each], np.int64).reshape(-1, 2)
     return members[:, 0], members[:, 1], np.array(list(map(len, owners)), np.int64)

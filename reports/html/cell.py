@@ -1,4 +1,4 @@
-"""One or several runs as shown in a notebook: the headline, the main numbers, the ledger as a bar."""
+"""One or several runs in a notebook: the headline, the main numbers, the ledger as a bar."""
 
 import html
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +55,6 @@ def _table(summaries: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str
 
 
 def _bar(summary: Mapping[str, Any]) -> str:
-    """The ledger as a bar of coloured parts with their shares below."""
     shares, _ = palette.shares(summary)
     parts, words = [], []
     for kind, share in shares.items():

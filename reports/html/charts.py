@@ -1,7 +1,6 @@
-"""The data of the charts, as short lists of numbers: one point for each of some hundred slices of a run.
+"""The data of the charts as short lists of numbers: a point for each of a few hundred time slices.
 
-A slice holds the mean over its time, so that a peak shorter than a slice is averaged, and a run of any
-length draws equally fast.
+Each point is the mean over its slice, so shorter peaks are averaged out and long runs draw fast.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ _POINTS = 240
 
 
 def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str, Any]:
-    """All charts: a list per run, in order; for waste, per group of runs that differ only in the seed."""
+    """All charts: a list per run, in order; for waste, one per group of runs that differ only in the seed."""
     kinds = palette.kinds_of(run.summary for run in runs)
     return {
         "overTime": [_over_time(run, kinds) for run in runs],
@@ -40,7 +39,7 @@ def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str
 
 
 def end_s(run: Run) -> float:
-    """The end of the run: its last row, arrival or answer."""
+    """The end of the run: its last timeline row, arrival or answer."""
     duration_s = palette.number(run.summary.get("duration_s")) or 0.0
     last = [duration_s, *run.columns.timeline["time_s"][-1:].tolist()]
     for name in ("arrival_s", "finish_s"):
@@ -83,7 +82,7 @@ def _over_time(run: Run, kinds: Sequence[str]) -> dict[str, Any]:
 
 
 def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
-    """Means over each slice of values that hold from one row to the next; 0 before the first."""
+    """Means over each slice of a step function; 0 before its first value."""
     length = np.diff(time, append=max(edges[-1], time[-1]))
     area = np.concatenate([[0.0], np.cumsum(values * length)])
     at = np.concatenate([time, [max(edges[-1], time[-1])]])
@@ -104,7 +103,7 @@ def _waste(groups: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:
 
 
 def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:
-    """The distribution of a latency: per cent per bin, with the same log-spaced bins for all runs."""
+    """The distribution of a latency: per cent per bin, with the same logarithmic bins for all runs."""
     columns = [run.columns.requests[name][np.isfinite(run.columns.requests[name])] for run in runs]
     positive = np.concatenate([column[column > 0] for column in columns]) if columns else np.zeros(0)
     if not len(positive):
@@ -115,13 +114,13 @@ def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:
     edges = np.logspace(low, high, _BINS + 1)
     shares = []
     for column in columns:
-        inside = np.clip(column, edges[0], edges[-1])  # rounding, and zeros
+        inside = np.clip(column, edges[0], edges[-1])  # rounding errors, and zeros
         shares.append(_rounded(100 * np.histogram(inside, edges)[0] / max(1, len(column))))
     return {"edges": _rounded(edges), "shares": shares, "quantiles": [_quantiles(c) for c in columns]}
 
 
 def _quantiles(column: Floats) -> list[float]:
-    """The points of the cumulative distribution that are drawn, evenly spaced in the share of requests."""
+    """The points of the cumulative distribution to draw, evenly spaced in the share of requests."""
     levels = np.linspace(0, 1, _POINTS + 1)
     return _rounded(np.quantile(column, levels, method="inverted_cdf")) if len(column) else []
 

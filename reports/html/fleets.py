@@ -1,4 +1,4 @@
-"""The replicas of each fleet for the page: means over slices of time, and their balance in words."""
+"""The replicas of each fleet for the page: means over time slices, and their balance in words."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -12,7 +12,7 @@ SLICES = 150
 
 
 def fleets(runs: Sequence[Run]) -> list[dict[str, Any] | None]:
-    """The replicas of each run, None for a single server: a list over time per replica and measure."""
+    """The replicas of each run, None for a single server: per replica and measure, a list over time."""
     return [_fleet(run) if run.replicas else None for run in runs]
 
 
@@ -38,5 +38,5 @@ def _counted(fleet: balance.Fleet, column: str) -> dict[str, Any]:
 
 
 def _rounded(rows: balance.Floats) -> list[list[float | None]]:
-    """Rounded to what a chart can show; None while a replica was not there."""
+    """Rounded to what a chart can show; None while a replica was absent."""
     return [[None if isnan(value) else float(f"{value:.3g}") for value in row] for row in rows.tolist()]

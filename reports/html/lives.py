@@ -1,7 +1,7 @@
 """Every request for the page: its row in the table, its events, and the spans of its life.
 
-Times are whole *ticks* since the start of the run, a millionth of a second or, in long runs, more. Events and
-spans are those of reports/lives, so that the page agrees with `sim explain`.
+Times are whole *ticks* since the start of the run: microseconds or, in long runs, a larger unit. Events and
+spans come from reports/lives, so the page agrees with `sim explain`.
 """
 
 import numpy as np
@@ -21,12 +21,12 @@ Bools = npt.NDArray[np.bool_]
 STATUS = ("finished", "truncated", "rejected")
 _AMOUNTS = ("tokens", "cached", "by", "need", "free", "largest")
 SAID = len(STATES)
-"""Added to the state of a span that begins with a rejection."""
+"""Added to the state of a span that starts with a rejection."""
 _MOST_TICKS = 1 << 28
 
 
 def tick_s(end_s: float) -> float:
-    """The smallest power of ten, at least a microsecond, that divides the run into few enough ticks."""
+    """The smallest power of ten, at least a microsecond, that keeps the number of ticks small enough."""
     tick = 1e-6
     while end_s / tick > _MOST_TICKS:
         tick *= 10
@@ -34,7 +34,7 @@ def tick_s(end_s: float) -> float:
 
 
 def packed_requests(requests: Columns, tick: float) -> Pack:
-    """The table of requests: lengths, times of events after the arrival, latencies."""
+    """The table of requests: lengths, event times relative to the arrival, latencies."""
     pack = Pack()
     arrival = requests["arrival_s"]
     pack.add("request", requests["request"].astype(np.int64), delta=True)
@@ -51,7 +51,7 @@ def packed_requests(requests: Columns, tick: float) -> Pack:
             pack.add(name, _ticks(requests[f"{name}_s"] - arrival, tick))
     if "resent" in requests:
         pack.add("resent", requests["resent"].astype(np.int64))
-    for name in ("ttft", "e2e"):  # with the front end
+    for name in ("ttft", "e2e"):  # including the front end
         pack.add(name, _ticks(requests[f"{name}_s"], tick))
     for name in ("tpot_s", "normalized_s_per_token"):
         pack.add(name, requests[name])
@@ -59,7 +59,7 @@ def packed_requests(requests: Columns, tick: float) -> Pack:
 
 
 def packed_events(log: EventLog, lives: Lives, tick: float) -> Pack:
-    """The events by request and then in order; `sample` is that of each event's track."""
+    """The events, sorted by request and then in order; `sample` is the sample of each event's track."""
     request = log.numbers["request"]
     order = np.argsort(request, kind="stable")
     tracked = lives.track_of != NONE
@@ -78,9 +78,9 @@ def packed_events(log: EventLog, lives: Lives, tick: float) -> Pack:
 
 
 def packed_spans(lives: Lives, tick: float, several: bool = False) -> Pack:
-    """The tracks with their number of spans; the state of each span, and its start unless the arrival.
+    """The tracks with their numbers of spans; for each span its state and its start, except arrivals.
 
-    `several`: requests may be on several replicas, so that a track need not start with the arrival.
+    `several`: requests may visit several replicas, so a track need not start at the arrival.
     """
     pack = Pack()
     said = (lives.row != NONE) & (lives.log.kind[lives.row] == REFUSE)
@@ -109,13 +109,13 @@ def _ticks(seconds: Column, tick: float) -> Int64:
 
 
 def _whole(column: Column) -> Int64:
-    """Whole numbers, with NOTHING for missing ones."""
+    """Integers, with NOTHING for missing values."""
     if column.dtype.kind != "f":
         return column.astype(np.int64)
     return np.where(np.isnan(column), NOTHING, np.nan_to_num(column)).astype(np.int64)
 
 
 def _codes(texts: Texts, known: tuple[str, ...]) -> Int64:
-    """The index of each string in `known`; one past the end for others."""
+    """The index of each string in `known`; len(known) for others."""
     places = [known.index(text) if text in known else len(known) for text in texts.texts]
     return np.array(places, np.int64)[texts.codes]

@@ -1,4 +1,4 @@
-"""The table of numbers of a report: a row per number, a column per run, or per allocator with its seeds."""
+"""The table of numbers of a report: a row per number, a column per run, or per allocator over its seeds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,13 +22,13 @@ ROWS = (
 )
 
 _LAYERS = ROWS.index(q.SHARING)
-"""Where the rows of kinds of layers stand: behind those of the whole memory."""
+"""The position of the rows for kinds of layers: after those of the whole memory."""
 
 
 def numbers(runs: Sequence[Run]) -> dict[str, Any]:
-    """The columns' names, and the rows: a name, a string per column, and which of them are the best.
+    """Column names, and rows: a name, a string per column, and which of them are the best.
 
-    None is best if the runs had different traffic or clocks, nor is one that rejected what others served.
+    Nothing is marked best if traffic or clocks differ, and never a run that rejected requests others served.
     """
     groups = grouped(runs)
     columns = [[run.summary for run in group] for group in groups]

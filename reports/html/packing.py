@@ -1,8 +1,8 @@
-"""Numbers for the page: columns of whole numbers, packed so that a browser unpacks them fast.
+"""Numbers for the page: integer columns, packed so that a browser unpacks them fast.
 
-A *pack* is the columns one after another, gzipped, in base64. A column is stored as *byte planes*: first the
-lowest byte of every number, then the next, as planes of small or slowly changing numbers compress to almost
-nothing. `delta` columns hold differences to the previous number, modulo their width.
+A *pack* is a sequence of columns, gzipped, in base64. A column is stored as *byte planes*: the lowest byte of
+every number, then the next byte, and so on; small or slowly changing numbers then compress to almost nothing.
+`delta` columns hold differences from the previous number, modulo their width.
 """
 
 import base64
@@ -23,13 +23,13 @@ NOTHING = 2**32 - 1
 
 @dataclass
 class Pack:
-    """Named columns; `text` is their form in the page, `entries` describes how to read it."""
+    """Named columns; `text` is their encoding in the page, `entries` describes how to decode it."""
 
     columns: dict[str, Column] = field(default_factory=dict)
     deltas: set[str] = field(default_factory=set)
 
     def add(self, name: str, column: Column, *, delta: bool = False) -> None:
-        """Add non-negative whole numbers, in the narrowest width that fits, or float64 as it is."""
+        """Add non-negative integers in the narrowest width that fits, or float64 unchanged."""
         if column.dtype.kind == "f":
             self.columns[name] = np.ascontiguousarray(column, "<f8")
             return
@@ -43,7 +43,7 @@ class Pack:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """Name, type and length of each column in order, and whether it holds differences."""
+        """For each column in order: its name, type and length, and whether it holds differences."""
         return [
             {
                 "name": name,
@@ -62,7 +62,7 @@ class Pack:
 
 
 def unpacked(text: str, entries: list[Mapping[str, Any]]) -> dict[str, Column]:
-    """The columns again, as the page reads them."""
+    """Decode the columns as the page does."""
     data = gzip.decompress(base64.b64decode(text))
     columns, at = {}, 0
     for entry in entries:
@@ -78,7 +78,5 @@ def unpacked(text: str, entries: list[Mapping[str, Any]]) -> dict[str, Column]:
 def _planes(column: Column, delta: bool) -> bytes:
     width = column.dtype.itemsize
     if delta and len(column):
-        column = np.concatenate(
-            [column[:1], column[1:] - column[:-1]]
-        )  # wraps around, as the page's sum does
+        column = np.concatenate([column[:1], column[1:] - column[:-1]])  # wraps around, as in the page
     return np.ascontiguousarray(column.view(np.uint8).reshape(-1, width).T).tobytes()

@@ -1,6 +1,6 @@
-"""The page: its frame, style, scripts and data combined into one text that fetches nothing.
+"""The page: frame, style, scripts and data combined into one text that fetches nothing.
 
-Everything is in the file itself, and a content security policy forbids the browser to load anything.
+A content security policy forbids the browser to load anything.
 """
 
 import base64
@@ -29,7 +29,7 @@ PLOTLY = "vendor/plotly-basic.min.js.gz"
 
 
 def page(title: str, data: Mapping[str, Any], packs: Mapping[str, str]) -> str:
-    """The whole file.
+    """Build the whole file.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def page(title: str, data: Mapping[str, Any], packs: Mapping[str, str]) -> str:
 
 
 def _filled(frame: str, parts: Mapping[str, str]) -> str:
-    """The frame with each `{{NAME}}` replaced, once; inserted text is not scanned again."""
+    """The frame with each `{{NAME}}` replaced once; inserted text is not scanned again."""
     pieces: Sequence[str] = frame.split("{{")
     out = [pieces[0]]
     for piece in pieces[1:]:
@@ -68,7 +68,7 @@ def _filled(frame: str, parts: Mapping[str, str]) -> str:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """JSON that cannot close the element that contains it."""
+    """JSON that cannot close the HTML element that contains it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 

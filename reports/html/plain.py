@@ -1,4 +1,4 @@
-"""A page without scripts: results, figures, tables. For sweeps and replays."""
+"""A page without scripts, for sweeps and replays: results, figures, tables."""
 
 import base64
 import html
@@ -12,11 +12,11 @@ from kvsim.reports.figures.style import SCREEN, Style
 from kvsim.reports.html.page import GENERATOR
 
 _LONG = 24
-"""Characters beyond which a cell is wrapped."""
+"""Longer cells are wrapped, in characters."""
 
 
 def plain_page(name: str, answer: str, sections: Mapping[str, str]) -> str:
-    """The whole file, which fetches nothing; `sections` are headings with their HTML."""
+    """Build the whole file, which fetches nothing; `sections` maps headings to HTML."""
     style = "".join(
         resources.files("kvsim.reports.html").joinpath(f"{each}.css").read_text("utf-8")
         for each in ("page", "parts")
@@ -41,7 +41,7 @@ img {{ width: 100%; height: auto; background: #fff; border-radius: 8px; }}</styl
 
 
 def drawn(draw: Callable[[Path, Style], Sequence[Path]]) -> str:
-    """The figures that `draw` draws into a directory, as images of a page."""
+    """Draw figures into a temporary directory, and return them as images for a page."""
     with TemporaryDirectory() as part:
         paths = draw(Path(part), replace(SCREEN, formats=("svg",)))
         return "".join(_figure(each.stem, each.read_bytes()) for each in paths)
@@ -53,7 +53,7 @@ def _figure(name: str, svg: bytes) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], remark: str = "") -> str:
-    """A table that scrolls on its own if it is wide, and a remark below it; each row begins with its name."""
+    """A table that scrolls by itself if it is wide, with a remark below; each row begins with its name."""
     head = "".join(f'<th scope="col">{html.escape(each)}</th>' for each in heads)
     lines = "".join(
         f'<tr><th scope="row">{html.escape(name)}</th>{"".join(map(_cell, row))}</tr>' for name, *row in rows

@@ -1,4 +1,4 @@
-"""A replay as one HTML file: the error of simulated against measured, its causes, its figures."""
+"""A replay as one HTML file: the error of the simulation, its causes, its figures."""
 
 import html
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ _KNOWN = ("what", "statistic", "measured", "simulated")
 
 
 def replay_page(said: Mapping[str, Any], replayed: Replayed) -> str:
-    """The whole file; it fetches nothing."""
+    """Build the whole file, which fetches nothing."""
     numbers, terms = said["numbers"], said["difference"]
     means = [each for each in numbers if each["statistic"] == "mean" and each["measured"]]
     off = ", ".join(f"{each['what']} {_off(each)}" for each in means)

@@ -1,4 +1,4 @@
-"""Run directories in, one HTML file out; its maps are thinned to keep it below `LARGEST_BYTES`."""
+"""Write the HTML report of run directories; maps are thinned to keep it below `LARGEST_BYTES`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,13 +35,13 @@ LARGEST_BYTES = 14_500_000
 _FRAME_BYTES = 800_000  # scripts, style and the chart library
 _LEAST_INSTANTS = 8
 _SETTINGS = ("allocator", "scheduler", "policy", "max_num_seqs", "max_num_batched_tokens")
-"""Engine settings that the story of a request names."""
+"""Engine settings that a request's story mentions."""
 
 
 def write_report(directories: Sequence[Path], out: Path, force: bool = False) -> Path:
-    """Write the page of runs and comparisons, one sweep or one replay, atomically; returns its path.
+    """Write the page for runs and comparisons, one sweep or one replay, atomically; returns its path.
 
-    It replaces an earlier page, but any other file only with `force`.
+    Replaces an earlier page; any other file only with `force`.
     """
     for each in directories:
         if is_sweep(each) or is_replay(each):
@@ -52,12 +52,11 @@ def write_report(directories: Sequence[Path], out: Path, force: bool = False) ->
 
 
 def write_page(runs: Sequence[Run], out: Path, force: bool = False) -> Path:
-    """Write the page of runs with distinct labels, as `write_report` does."""
+    """Write the page for runs with distinct labels, as `write_report` does."""
     return _write(lambda: report(runs), out, force)
 
 
 def _page_of(directory: Path) -> str:
-    """The page of a sweep or a replay."""
     if is_sweep(directory):
         return sweep_page(read_sweep(directory))
     return replay_page(*read_replay(directory))
@@ -74,13 +73,13 @@ def _write(page: Callable[[], str], out: Path, force: bool) -> Path:
 
 
 def _is_page(path: Path) -> bool:
-    """Whether a file is a page by kvsim, judging by its head."""
+    """Whether a file is a page by kvsim, judging by its first bytes."""
     with path.open("rb") as file:
         return GENERATOR.encode() in file.read(2000)
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The page of these runs."""
+    """The page for these runs."""
     packs: dict[str, str] = {}
     arenas: list[Arena | None] = []
     described: list[dict[str, Any]] = []
@@ -141,7 +140,7 @@ def _described(
 ) -> tuple[dict[str, Any], Arena | None, dict[str, Pack]]:
     """The page's data for one server of a run, its map, and its tables.
 
-    Its requests are those that it answered; its events and spans are of all requests that were there.
+    Its requests are those it answered; its events and spans cover all requests that visited it.
     """
     requests, end = server.columns.requests, end_s(server)
     tick = tick_s(end_s(run) if on_several(run) else end)
@@ -168,7 +167,7 @@ _Packed = tuple[Pack, dict[str, Any], str]
 
 
 def _fitting(arenas: Sequence[Arena | None], room: int) -> list[_Packed | None]:
-    """The packed maps; while their total is too large, the largest loses every other instant."""
+    """The packed maps; while the total is too large, the largest map loses every other instant."""
     kept = list(arenas)
     packed = [_packed(arena) for arena in kept]
     while True:

@@ -1,4 +1,4 @@
-"""A sweep, or a search for capacity, as one HTML file: its answer, its figures, its table."""
+"""A sweep or a capacity search as one HTML file: its answer, its figures, its table."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,11 +30,11 @@ _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "slo.attained_share": ("within the SLO", lambda share: percent_text(100 * share)),
     "cost.trust": ("clock", figures),
 }
-"""Columns shown after the settings that vary, if the table has them: heading, and numbers as text."""
+"""Columns shown after the varied settings, if the table has them: heading, and a number formatter."""
 
 
 def sweep_page(sweep: StoredSweep) -> str:
-    """The whole file; it fetches nothing."""
+    """Build the whole file, which fetches nothing."""
     there = [name for name in _SHOWN if any(row.get(name) is not None for row in sweep.rows)]
     if len({row.get("status") for row in sweep.rows}) == 1 and len(there) > 1:
         there.remove("status")

@@ -1,4 +1,4 @@
-"""Parquet files with string columns that have few distinct values: read as codes, never one by one."""
+"""Read parquet string columns that have few distinct values as codes, for speed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Texts:
 def read_columns(
     path: Path, numbers: Sequence[str], texts: Sequence[str], perhaps: Sequence[str] = ()
 ) -> tuple[dict[str, Column], dict[str, Texts]]:
-    """The columns of these names; KvsimError if the file is damaged. Null is NaN, or the empty string.
+    """Read the named columns; KvsimError if the file is damaged. Null becomes NaN or the empty string.
 
     `perhaps` names optional columns of numbers.
     """

@@ -1,4 +1,4 @@
-"""The text of a report: what was run, on what, and the result."""
+"""The text of a report: what was run, on what hardware, and the result."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +20,11 @@ from kvsim.sim.record.summary import Summary
 
 _SEED = re.compile(r"(, seed |seed-)\d+")
 _MOST_LOADS = 4
-"""With more overloaded runs the answer only counts them."""
+"""If more runs are overloaded, the answer only counts them."""
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """The runs under distinct names: those of their directories if their own are not distinct."""
+    """The runs under distinct names: their directories' if their own are not distinct."""
     if len({run.label for run in runs}) == len(runs):
         return list(runs)
     names = [run.path.resolve().name for run in runs]
@@ -39,23 +39,23 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
 
 
 def grouped(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs grouped by all but the seed, if all groups have the same seeds; else each alone."""
+    """Group runs by everything but the seed if all groups have the same seeds; else one run per group."""
     together = [sorted(group, key=lambda run: str(seed_of(run))) for group in by_seed(runs)]
     seeds = {tuple(map(seed_of, group)) for group in together}
     return together if len(seeds) == 1 else [[run] for run in runs]
 
 
 def group_label(group: Sequence[Run]) -> str:
-    """The common name of a group's runs: the first run's, without the seed."""
+    """The common name of a group: the first run's, without the seed."""
     if len(group) == 1:
         return group[0].label
     return _SEED.sub("", group[0].label).strip("/") or str(group[0].summary["label"])
 
 
 def answer(runs: Sequence[Run]) -> str:
-    """The outcome in sentences with numbers: overload first; with the spread of several seeds.
+    """The outcome in sentences with numbers, overload first; with the spread if there are several seeds.
 
-    Runs are ranked only against runs with the same traffic.
+    Only runs with the same traffic are ranked.
     """
     groups = grouped(runs)
     said = [*_rejections(groups), *_overloads(groups)]
@@ -75,7 +75,7 @@ def answer(runs: Sequence[Run]) -> str:
 
 
 def _rejections(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """For several systems: differing clocks or schedulers, and what some of them rejected."""
+    """For several systems: differing clocks or schedulers, and rejected requests."""
     named = [[{**run.summary, "label": group_label(group)} for run in group] for group in groups]
     if len(named) < 2:
         return []
@@ -83,7 +83,7 @@ def _rejections(groups: Sequence[Sequence[Run]]) -> list[str]:
 
 
 def _overloads(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """A sentence for each overloaded run; for very many, only their number."""
+    """A sentence for each overloaded run; for very many, just their number."""
     named = [[{**run.summary, "label": group_label(group)} for run in group] for group in groups]
     lines = overloads(named)
     if len(lines) > _MOST_LOADS:
@@ -95,7 +95,6 @@ def _overloads(groups: Sequence[Sequence[Run]]) -> list[str]:
 
 
 def _outcome(groups: Sequence[Sequence[Run]]) -> str:
-    """The outcome of groups with the same traffic."""
     if len(groups[0]) == 1:
         summaries = [group[0].summary for group in groups]
         if len(summaries) > 1:
@@ -112,7 +111,7 @@ def _outcome(groups: Sequence[Sequence[Run]]) -> str:
 
 
 def _difference(allocators: Sequence[Sequence[Summary]]) -> str:
-    """The fastest against the slowest: requests per second, concurrency, waste, each with its interval."""
+    """The fastest against the slowest: requests per second, running requests, waste, with intervals."""
     found = differences(allocators)
     rates = [each for each in found if each.measure == "requests per second" and each.beyond_spread]
     if not rates:
@@ -127,7 +126,7 @@ def _difference(allocators: Sequence[Sequence[Summary]]) -> str:
 
 
 def differences_in_words(runs: Sequence[Run]) -> list[str]:
-    """With several seeds, how the runs differ in each measure; none for one seed, one run or two loads."""
+    """With several seeds, how the runs differ in each measure; empty for one seed, one run or two loads."""
     groups = grouped(runs)
     if len(groups) < 2 or len(groups[0]) < 2 or not one_traffic(runs):
         return []
@@ -144,7 +143,7 @@ def title(runs: Sequence[Run]) -> str:
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(name, value) of the runs' settings; if the runs differ, a value for each."""
+    """(name, value) of the runs' settings; where runs differ, a value for each."""
     readers: dict[str, Callable[[Run], str]] = {
         "Model": _model,
         "GPU": _gpu,
@@ -178,12 +177,12 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def _owned(value: str, labels: Sequence[str]) -> str:
-    """The value, with the runs that have it, unless their names say so."""
+    """The value, with the names of its runs unless those imply it."""
     return value if list(labels) == [value] else f"{value} ({', '.join(labels)})"
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """Notes on the numbers, each once, preceded by the names of its runs if it is not true of all."""
+    """Notes on the numbers, each once, prefixed with the runs they apply to unless that is all of them."""
     whose: dict[str, list[str]] = {}
     for run in runs:
         for note in run.summary.get("notes", []):

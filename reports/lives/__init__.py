@@ -1,4 +1,4 @@
-"""The life of a request: from the `event_log` to `spans`, and from these to `lines` in shared `words`.
+"""The life of a request: from `event_log` to `spans`, and from these to `lines`, using common `words`.
 
-`sim explain` shows `story` and `view`; the HTML report and the timeline traces use the spans and the words.
+`sim explain` prints a `story` through `view`; the HTML report and timeline traces use spans and words.
 """

@@ -1,10 +1,10 @@
-"""Lives on several replicas: those on one replica, and a request's on all of its replicas as one life.
+"""Lives on several replicas: those seen by one replica, and a request's stays combined into one life.
 
     arrival |-- behind, head, prefill --| handed |-- behind, head --| loading | loaded |-- prefill, decode --|
              on the prefill replica                on the decode replica
 
 A prefill replica sees a request until its prompt is computed, a decode replica from then on. A request that
-migrates has one stay per replica on which it ran. One whose replica dies starts over: all of this again.
+migrates has one stay per replica. If its replica dies, a request starts over.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ AGAIN = "resent"
 
 
 def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
-    """All lives on one server of a run: a replica, or the run itself."""
+    """All lives on one server of a run: a replica, or the run's only server."""
     here, requests = log.of_replica(server.place), seen_by(run, server, log).columns.requests
     came: Came | None = None
     later_ps = 0 if (log.kind == RESERVE).any() else LATENCY_PS  # what is pushed needs no proxy
@@ -52,12 +52,12 @@ def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
 
 
 def on_several(run: Run) -> bool:
-    """Whether a request may be served by several replicas, one after the other."""
+    """Whether requests may be served by several replicas in turn."""
     return not {COMPUTED, MOVED, AGAIN}.isdisjoint(run.columns.requests)
 
 
 def between_stays(run: Run) -> str | None:
-    """The state between two stays of a request on different replicas; None if it stays on one."""
+    """The state between a request's stays on two replicas; None if requests do not move."""
     requests = run.columns.requests
     if not on_several(run):
         return None
@@ -75,13 +75,12 @@ def seen_by(run: Run, server: Run, log: EventLog) -> Run:
 
 
 def _role(run: Run, place: int | None) -> str:
-    """The role of a replica: prefill, decode or both."""
     roles = [pool["role"] for pool in run.config.get("pools", ()) for _ in range(pool["replicas"])]
     return str(roles[place]) if roles and place is not None else "both"
 
 
 def story_of(run: Run, log: EventLog, request: int, how: str = "") -> Story:
-    """The life of one request of a run, across all of its replicas, and over again whenever one died."""
+    """The life of one request across all of its replicas, including restarts after replicas died."""
     if run.place is not None or AGAIN not in log.numbers:
         return _once(run, log, request, how)
     times = np.unique(log.resent[log.numbers["request"] == request]).tolist()
@@ -107,7 +106,7 @@ def story_of(run: Run, log: EventLog, request: int, how: str = "") -> Story:
 
 
 def _died(run: Run, log: EventLog, before: Story, after: Story, again: int) -> tuple[list[Span], Line]:
-    """What lies between two lives of a request, and a line about it."""
+    """The spans between two lives of a request, and a line about the death."""
     row = _rows(log, before.request, again, LOST)[-1]
     at_ps, tokens, spans = int(log.numbers["time_ps"][row]), int(log.numbers["tokens"][row]), []
     if before.end_ps < at_ps:
@@ -126,19 +125,19 @@ def _died(run: Run, log: EventLog, before: Story, after: Story, again: int) -> t
 def _goes_on(  # noqa: PLR0917 - what a line tells
     how: str, run: Run, log: EventLog, after: Story, since_ps: int, again: int = 0
 ) -> str:
-    """Where the router sent a request late, and how long no replica was alive."""
+    """Where the router sent a request after a delay, and how long no replica was alive."""
     (row,) = _sent(log, after.request, again)[:1]
     replica = run.replicas[int(log.numbers["replica"][row])].label
     return line_text(how, replica=replica, time=seconds((after.arrival_ps - since_ps) / PS_PER_S))
 
 
 def _sent(log: EventLog, request: int, again: int) -> list[int]:
-    """The events at which the router sent a request late; the first is its own, not that of its hand-over."""
+    """The events at which the router sent a request after a delay, without the one of its hand-over."""
     return _rows(log, request, again, SEND)
 
 
 def _rows(log: EventLog, request: int, again: int | None, *kinds: int) -> list[int]:
-    """The events of a request, sent again so often, of these kinds; of all if none are given."""
+    """A request's events of these kinds (all if none are given), after it was sent `again` times."""
     chosen = log.numbers["request"] == request
     if again is not None:
         chosen &= log.resent == again
@@ -149,7 +148,7 @@ def _rows(log: EventLog, request: int, again: int | None, *kinds: int) -> list[i
 
 
 def _once(run: Run, log: EventLog, request: int, how: str, again: int | None = None) -> Story:
-    """The life of a request, or the one that it began after it was sent `again` so often."""
+    """The life of a request, or only its life after it was sent `again` times."""
     if MOVED in run.columns.requests and run.place is None:
         return _moved(run, log, request, how, again)
     places = _places(log, request, again)
@@ -191,7 +190,7 @@ def _once(run: Run, log: EventLog, request: int, how: str, again: int | None = N
 
 
 def _places(log: EventLog, request: int, again: int | None) -> list[int]:
-    """The replicas on which a request was, in order; empty for a single server."""
+    """The replicas that a request visited, in order; empty for a single server."""
     if "replica" not in log.numbers:
         return []
     rows = [row for row in _rows(log, request, again) if log.kind[row] != RESERVE]
@@ -221,12 +220,12 @@ def _moved(run: Run, log: EventLog, request: int, how: str, again: int | None) -
 
 
 def _of_prompt(lines: Sequence[Line]) -> list[Line]:
-    """The lines of the prefill replica, without its first token, which is not part of the answer."""
+    """The prefill replica's lines without its first token, which is not part of the answer."""
     return [line for line in lines if line.event != "decode"]
 
 
 def _of_answer(told: Story, decode: str, read_ps: Sequence[int]) -> Iterator[Line]:
-    """The lines of the decode replica, with how long it read the prompt."""
+    """The decode replica's lines, with the time it took to load the prompt."""
     begin_ps, end_ps = read_ps
     took = line_text("read", replica=decode, time=seconds((end_ps - begin_ps) / PS_PER_S))
     lines = [line for line in told.lines[1:] if line.event != "loaded"]

@@ -1,4 +1,4 @@
-"""The events of a run as whole numbers, from its directory or directly from a repeated run."""
+"""The events of a run as integers, read from its directory or taken from a repeated run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _NUMBERS = ("step", "request", "sample", "tokens", "cached", "by", "need", "free
 
 @dataclass(frozen=True)
 class EventLog:
-    """The events in order, as whole numbers; `kind` indexes EVENTS, `reason` indexes `reasons`."""
+    """The events in order, as integers; `kind` indexes EVENTS, `reason` indexes `reasons`."""
 
     numbers: dict[str, Int64]
     kind: Int64
@@ -48,7 +48,7 @@ class EventLog:
 
     @property
     def resent(self) -> Int64:
-        """How often the request of each event had been sent again by then."""
+        """How often each event's request had been sent again by then."""
         return self.numbers.get("resent", np.zeros(len(self.kind), np.int64))
 
     def row(self, row: int) -> dict[str, int]:
@@ -63,7 +63,7 @@ def whole_ps(seconds: npt.NDArray[Any]) -> Int64:
 
 
 def read_events(directory: Path) -> EventLog | None:
-    """The events of a run, or None if none were recorded; KvsimError if the file is damaged."""
+    """The events of a run, None if none were recorded; KvsimError if the file is damaged."""
     path = directory / "events.parquet"
     if not path.exists():
         return None
@@ -72,7 +72,7 @@ def read_events(directory: Path) -> EventLog | None:
 
 
 def event_log(table: Mapping[str, Any] | None, where: str = "events") -> EventLog:
-    """The event log from a table of events, of a run or read from a file: numeric columns, coded texts."""
+    """Build an event log from a table of events, with integer columns and coded strings."""
     if table is None:
         raise KvsimError(f"{where} were not recorded")
     numbers = {"time_ps": whole_ps(np.asarray(table["time_s"], np.float64))}

@@ -1,8 +1,8 @@
-"""What happened to one request, one line per event: in words, with the numbers that say why.
+"""What happened to one request, one line per event, with the numbers that explain it.
 
-The lines say only what the tables show: how many requests were in the queue at its arrival, which request
-needed the room that it lost, what was free when it was first refused. The script of the HTML report
-(story.js) says the same: change both together; a test compares them.
+The lines contain only what the tables show: how many requests were queued at its arrival, which request took
+its memory, how much was free when it was first refused. The HTML report's story.js writes the same lines:
+change both together; a test compares them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +21,8 @@ from kvsim.sim.workload import PS_PER_S
 
 _NUMBERED = ("no room", "watermark")
 _COPYING = ("paged", "dynamic")
-"""Allocators that copy, each for a different reason."""
-_EACH = 3  # up to this many spells at the head of the queue get a line each; more are summed up
+"""Allocators that copy, each for its own reason."""
+_EACH = 3  # up to this many periods at the head of the queue get a line each; more are summed up
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Teller:
     facts: dict[str, Any]
 
     def lines(self) -> Iterator[Line]:
-        """The lines in order of their times."""
+        """The lines in order of time."""
         spans = self.lives.spans(self.track)
         told = [(NOTHING, Line(spans[0].start_ps, "arrive", self._arrival(spans[0].start_ps)))]
         told += self._events()
@@ -54,7 +54,7 @@ class Teller:
         yield from (line for _, line in sorted(told, key=lambda each: (each[1].time_ps, each[0])))
 
     def _rows(self) -> list[int]:
-        """The events of the track, including those before its fork and those of forks from it."""
+        """The events of the track, including those before its fork and forks from it."""
         lives, track = self.lives, self.track
         parent = int(lives.parent[track])
         rows = np.flatnonzero(lives.track_of == track).tolist()
@@ -81,7 +81,7 @@ class Teller:
         return told
 
     def _alike(self, rows: list[int]) -> Callable[[int], tuple[str, int]]:
-        """A key per event: neighbouring events with equal keys share a line."""
+        """A key per event; adjacent events with equal keys share a line."""
         lives, kind, forks = self.lives, self.lives.log.kind, self._forks(rows)
 
         def key(row: int) -> tuple[str, int]:
@@ -98,7 +98,7 @@ class Teller:
         return key
 
     def _forks(self, rows: list[int]) -> list[int]:
-        """The forks of a beam search's candidates, which begin no tracks."""
+        """The forks between candidates of a beam search, which start no tracks."""
         lives = self.lives
         if lives.parent[self.track] != NOTHING or lives.cut[self.track]:
             return []
@@ -109,7 +109,7 @@ class Teller:
         return int(self.lives.log.numbers["time_ps"][row])
 
     def _text(self, what: str, group: list[int], again: bool) -> str:
-        """What the events of one line did, and what the tables add."""
+        """The text of one line: what its events did, and details from the tables."""
         log = self.lives.log
         numbers, forks = log.row(group[0]), sum(1 for row in group if log.kind[row] == FORK)
         copies = [row for row in group if log.kind[row] == COPY]
@@ -126,7 +126,6 @@ class Teller:
         return text + self._more(what, len(copies), numbers, again)
 
     def _more(self, what: str, copies: int, numbers: Mapping[str, int], again: bool) -> str:
-        """What the tables add to an event."""
         facts, allocator = self.facts, str(self._setting("allocator"))
         if copies:
             why = line_text(allocator) if allocator in _COPYING else ""
@@ -153,7 +152,7 @@ class Teller:
         return text
 
     def _others(self, arrival_ps: int) -> tuple[int, int | None]:
-        """How many requests were in the queue, and when the last entered, if all did before this one."""
+        """How many requests were queued, and when the last one entered, if all entered before this one."""
         lives, request = self.lives, int(self.lives.request[self.track])
         whose = np.repeat(np.arange(len(lives.request)), np.diff(lives.first))
         opening = np.zeros(len(whose), np.bool_)
@@ -173,7 +172,6 @@ class Teller:
         return len(np.unique(lives.request[tracks])), max(known) if complete else None
 
     def _enters(self, track: int, since_ps: int) -> int | None:
-        """When a track is next in memory."""
         for span in self.lives.spans(track):
             if span.state in (LOADING, PREFILL, RECOMPUTE) and span.start_ps >= since_ps:
                 return span.start_ps
@@ -216,7 +214,7 @@ class Teller:
         return text + (self._spent_on(span.start_ps) if span.reason == "token budget" else "")
 
     def _spent_on(self, now_ps: int) -> str:
-        """Which requests' prompts, and how many decodes, took the tokens of the step that starts now."""
+        """Whose prompts, and how many decodes, took the token budget of the step that starts now."""
         lives = self.lives
         whose = np.repeat(lives.request, np.diff(lives.first))
         now = (lives.start_ps <= now_ps) & (lives.stop_ps > now_ps)

@@ -1,4 +1,4 @@
-"""How often later arrivals were admitted before a request, and why the policy did that.
+"""How often later arrivals were admitted before a request, and why the policy did so.
 
 passed over 14 times, as client B was behind
 """
@@ -16,7 +16,7 @@ WHY = {"priority": "they were more urgent", "sjf": "their answers are shorter"}
 
 
 def passed_over(run: Run, log: EventLog) -> dict[int, str]:
-    """Request -> in words, how often it was passed over; empty if no policy orders the queue."""
+    """Request -> how often it was passed over, in words; empty if no policy orders the queue."""
     policy = str(run.config.get("scenario", {}).get("engine", {}).get("policy") or "fcfs")
     if policy == "fcfs" or (policy in ENGINES and policy not in WHY):
         return {}
@@ -24,7 +24,7 @@ def passed_over(run: Run, log: EventLog) -> dict[int, str]:
     requests = run.columns.requests
     numbers = requests["request"].tolist()
     whose = dict(zip(numbers, map(str, requests["client"]), strict=True)) if "client" in requests else {}
-    admitted: dict[str, list[int]] = {}  # by client, in order of their numbers
+    admitted: dict[str, list[int]] = {}  # by client, sorted by request number
     found: dict[int, str] = {}
 
     def tell(number: int) -> None:
@@ -45,7 +45,7 @@ def passed_over(run: Run, log: EventLog) -> dict[int, str]:
 
 
 def _in_words(later: dict[str, int], mine: str, why: str) -> str:
-    """How often requests were admitted before one of client `mine`, and why."""
+    """How often requests were admitted before one from client `mine`, and why."""
     times = sum(later.values())
     said = f"passed over {times:,} time{'s' * (times > 1)}"
     if "CLIENT" in why:

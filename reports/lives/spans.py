@@ -1,10 +1,10 @@
-"""Every request's life as spans of time, each with what it waited for or did, derived from the events.
+"""Every request's life as spans of time, each with a state and the reason for it, derived from events.
 
     arrival |---- behind ----|-- head: no room --|-- prefill --|---- decode ----| last token
 
-A *track* is the life of one sequence: a request, or one of its answers if it has several. Its spans follow
-each other without gaps, from the arrival to the last token, so that they sum to E2E to the picosecond. A
-forked sample's track begins at the fork; until then it shares the life of the sequence it was forked from.
+A *track* is the life of one sequence: a request, or one of its answers if it has several. Its spans have no
+gaps from the arrival to the last token, so they sum to E2E exactly. A forked sample's track begins at the
+fork; before that it shares its parent's life.
 
     step       arrived at an empty queue: until the end of the step in flight
     behind     in the queue behind others; also set aside, keeping its memory
@@ -20,8 +20,8 @@ forked sample's track begins at the fork; until then it shares the life of the s
     moving     the last of its blocks are copied to another replica, then it waits for the step in flight
     down       no replica is alive that it could be sent to
 
-A request that moves between replicas has one track per stay. A track begins with the move: nothing earlier
-is known there. A request whose replica dies is cut off, and has further tracks where it is sent again.
+A request that moves between replicas has one track per stay, which begins with the move. If its replica dies
+its track is cut off, and it has further tracks where it is sent again.
 
 The candidates of a beam search are one track: the events do not distinguish them.
 """
@@ -74,7 +74,7 @@ LOADING, WAITS_LOADED, HANDED, MOVING, DOWN = range(8, len(STATES))
 ENDS = (FINISH, HAND_OVER, MOVE_OUT)
 """Events that end a track."""
 CUTS = (REJECT, LOST)
-"""Events that end all tracks of a request that have no end."""
+"""Events that end all open tracks of a request."""
 WAITING = (STEP, BEHIND, HEAD, PREEMPTED, WAITS_LOADED)
 """States in which a track waits to be scheduled."""
 
@@ -97,7 +97,7 @@ _AFTER = {
 }
 """The state after an event: of a track that was never preempted, and of one that was."""
 INNER = (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD, LOADED, MOVE_IN, SET_ASIDE, RESUME)
-"""Events that change the state of a track, besides ends and forks."""
+"""Events that change a track's state, besides ends and forks."""
 
 
 class Span(NamedTuple):
@@ -108,7 +108,7 @@ class Span(NamedTuple):
     state: int
     reason: str
     row: int
-    """the event that began it, or NOTHING"""
+    """The event that began it, or NOTHING."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class Lives:
 
     Tracks are sorted by request, then by how often it had been sent again (`resent`), then by sample.
     `end_ps` is when a track ends, `cut` whether it was cut off: rejected, or lost with its replica. `parent`
-    is the track that it was forked from, or NOTHING; `track_of` is the track of each event (NOTHING for those
-    that cut).
+    is the track it was forked from, or NOTHING. `track_of` is each event's track (NOTHING for events that
+    cut).
     """
 
     log: EventLog
@@ -146,11 +146,11 @@ class Lives:
         return [s for s in self.spans(parent) if s.end_ps <= born_ps and s.start_ps < born_ps] + own
 
     def reason(self, row: int) -> str:
-        """The reason that an event names, or ""."""
+        """The reason that an event gives, or ""."""
         return self.log.reasons[self.log.reason[row]] if row != NOTHING else ""
 
     def why_refused(self, row: int) -> str:
-        """The reason of a refusal; "" of any other event."""
+        """The reason of a refusal; "" for any other event."""
         return self.reason(row) if row != NOTHING and self.log.kind[row] == REFUSE else ""
 
     def _span(self, place: int) -> Span:
@@ -160,21 +160,21 @@ class Lives:
 
 
 class Came(NamedTuple):
-    """When requests came to a replica, if that is not their arrival."""
+    """When requests entered a replica, if not at their arrival."""
 
     request: Int64
     resent: Int64
     time_ps: Int64
 
     def enter(self, of: Int64, times: int, arrive_ps: Int64) -> None:
-        """Set when tracks came, those of request x `times` + resent in `of`, where this tells it."""
+        """Set the entry times of tracks, for request x with key x * `times` + resent in `of`, where known."""
         units = np.where(self.resent < times, self.request * times + self.resent, NOTHING)
         which, found = _looked_up(of, units)
         arrive_ps[which] = self.time_ps[found]
 
 
 def came_at(log: EventLog, event: int, later_ps: int = 0) -> Came:
-    """When this event of requests took place, or so much later."""
+    """Entry times at which this event of the requests took place, plus `later_ps`."""
     rows = np.flatnonzero(log.kind == event)
     return Came(log.numbers["request"][rows], log.resent[rows], log.numbers["time_ps"][rows] + later_ps)
 
@@ -182,7 +182,7 @@ def came_at(log: EventLog, event: int, later_ps: int = 0) -> Came:
 def lives(log: EventLog, requests: Columns, where: str = "events", came: Came | None = None) -> Lives:
     """All tracks of a run; KvsimError if the events do not belong to these requests.
 
-    `came`, if requests did not arrive there themselves; it may tell of others, too.
+    `came`: entry times, if requests did not arrive there directly; it may include other requests.
     """
     arrival_ps, ids = whole_ps(requests["arrival_s"]), np.asarray(requests["request"]).astype(np.int64)
     owner, time_ps, kind = log.numbers["request"], log.numbers["time_ps"], log.kind
@@ -205,7 +205,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events", came: Came | 
     inner = np.isin(kind, INNER) | forked
     born = np.flatnonzero(~(child | moved))
     arrive_ps = arrival_ps[np.searchsorted(ids, of // times)]
-    alone_cut = np.isin(of, whose[only_cut]) & (of % times > 0)  # it was never sent on
+    alone_cut = np.isin(of, whose[only_cut]) & (of % times > 0)  # it was never resent
     arrive_ps[alone_cut] = time_ps[last[alone_cut]]
     for each in (came, came_at(log, SEND)):
         if each is not None:
@@ -222,7 +222,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events", came: Came | 
     end = np.isin(table.kind, (*ENDS, *CUTS))
     first = np.concatenate([[0], np.cumsum(np.bincount(table.track[~end], minlength=len(keys)))])
     opening = np.concatenate([[True], table.track[1:] != table.track[:-1]]) if len(keys) else end
-    parent = np.where(child, np.searchsorted(of, of, "right") - 1, NOTHING)  # it has the highest number
+    parent = np.where(child, np.searchsorted(of, of, "right") - 1, NOTHING)  # highest number
     return Lives(
         log=log,
         request=of // times,
@@ -242,7 +242,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events", came: Came | 
 
 
 def _last_events(log: EventLog, track: Int64, of: Int64, whose: Int64) -> tuple[Int64, Bools]:
-    """Row of each track's end, or of what cut its request off if it has none, and whether it has none."""
+    """The row of each track's last event, or of the event that cut it off, and whether it was cut off."""
     last = np.full(len(of), NOTHING)
     finishes = np.flatnonzero(np.isin(log.kind, ENDS))
     last[track[finishes]] = finishes
@@ -255,7 +255,7 @@ def _last_events(log: EventLog, track: Int64, of: Int64, whose: Int64) -> tuple[
 
 
 def _looked_up(wanted: Int64, known: Int64) -> tuple[Bools, Int64]:
-    """Which of the wanted numbers are known, and the last place of each of these."""
+    """Which of the wanted numbers are known, and the last position of each of those."""
     order = np.argsort(known, kind="stable")
     places = np.searchsorted(known[order], wanted, "right") - 1
     found = places >= 0
@@ -264,7 +264,7 @@ def _looked_up(wanted: Int64, known: Int64) -> tuple[Bools, Int64]:
 
 
 def check_same(run: Run, requests: Columns) -> None:
-    """Raise KvsimError unless arrival and finish times of these requests are those of the run."""
+    """Raise KvsimError unless these requests' arrival and finish times match the run's."""
     for name in ("arrival_s", "finish_s"):
         then, now = np.asarray(run.columns.requests.get(name, [])), np.asarray(requests[name])
         if len(then) != len(now):
@@ -281,12 +281,11 @@ def check_same(run: Run, requests: Columns) -> None:
 
 
 def _own_samples(log: EventLog, owner: Int64) -> tuple[Int64, Bools]:
-    """The sample of each event, and which forks begin a sample; `owner` is the request, counted anew if it
-    is sent again.
+    """The sample of each event, and which forks start a sample; `owner` numbers requests, anew when resent.
 
-    Until it forks, a request with several answers is logged as sample 0. From the first fork on, it is the
-    last sample, and sample 0 is the first one forked off. Beam search candidates are all sample 0 and begin
-    no sample; so are two answers that are dropped together before anything happens to the second.
+    Until it forks, a request with several answers is logged as sample 0. From the first fork on it is the
+    last sample, and sample 0 is the first one forked off. Beam search candidates are all sample 0 and start
+    no samples; nor do two answers that are dropped together before anything happens to the second.
     """
     sample, kind = log.numbers["sample"].copy(), log.kind
     forks = np.flatnonzero(kind == FORK)
@@ -299,14 +298,14 @@ def _own_samples(log: EventLog, owner: Int64) -> tuple[Int64, Bools]:
     several = highest > 0
     forked[forks] = several[owner[forks]]
     before = np.full(len(count), NOTHING)
-    before[owner[forks[::-1]]] = forks[::-1]  # the first fork of each
+    before[owner[forks[::-1]]] = forks[::-1]  # each one's first fork
     shared = several[owner] & (np.arange(len(kind)) < before[owner])
     sample[shared] = count[owner[shared]]
     return sample, forked
 
 
 class _Rows(NamedTuple):
-    """Changes of the states of tracks: track, number of the event, kind, time."""
+    """State changes of tracks: track, event number, kind, time."""
 
     track: Int64
     place: Int64
@@ -318,13 +317,13 @@ class _Rows(NamedTuple):
         return _Rows(*(column[order] for column in self))
 
     def without_beside(self) -> "_Rows":
-        """Drop the ends of loads beside steps: their requests run."""
+        """Drop the ends of loads that overlapped steps: their requests keep running."""
         keep = self.kind != LOADED
         keep[1:] |= self.kind[:-1] == LOAD
         return self if keep.all() else _Rows(*(column[keep] for column in self))
 
     def with_displaced(self, alone: Bools) -> "_Rows":
-        """Add a row when another track takes a track's place at the head of the queue, by being refused."""
+        """Add a row when another track is refused and so takes a track's place at the head of the queue."""
         refused = np.sort(self.place[self.kind == REFUSE])
         if not len(refused):
             return self
@@ -337,7 +336,7 @@ class _Rows(NamedTuple):
             np.searchsorted(when, self.time_ps[heads], "left"),
         )
         heads, after = heads[after < len(refused)], after[after < len(refused)]
-        gone = self.place[heads + 1] > refused[after]  # its own next event comes later
+        gone = self.place[heads + 1] > refused[after]  # its own next event is later
         heads, after = heads[gone], after[gone]
         return _Rows(
             np.concatenate([self.track, self.track[heads]]),
@@ -347,16 +346,16 @@ class _Rows(NamedTuple):
         ).ordered()
 
     def states(self, alone: Bools) -> Int64:
-        """The state that each row begins; arbitrary for the last row of a track."""
+        """The state that each row starts; arbitrary for the last row of a track."""
         table = np.zeros((2, _DISPLACED + 1), np.int64)
         for kind, (never, before) in _AFTER.items():
             table[:, kind] = never, before
         evictions = np.cumsum(self.kind == PREEMPT)
         openings = np.searchsorted(self.track, self.track)
-        here = evictions - evictions[openings]  # a track does not open with an eviction
+        here = evictions - evictions[openings]  # a track does not start with an eviction
         states: Int64 = table[(here > 0).astype(np.int64), self.kind]
         states[(self.kind == _ARRIVE) & alone[self.track]] = STEP
-        stays = np.isin(self.kind, (REFUSE, _DISPLACED))  # in the queue, or behind it with its load over
+        stays = np.isin(self.kind, (REFUSE, _DISPLACED))  # in the queue, or loaded and waiting behind it
         began = np.maximum.accumulate(np.where(stays, 0, np.arange(len(stays))))
         states[stays & (self.kind[began] == LOADED)] = WAITS_LOADED
         return states

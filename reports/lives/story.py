@@ -1,10 +1,9 @@
-"""The life of one request: what happened to it, in lines, and where its time went.
+"""The life of one request: what happened to it, line by line, and where its time went.
 
     chosen(runs, "slowest")       -> the runs that served it, its number, and how it came to be chosen
     story(run, lives, request)    -> Story: a line per event, and how E2E divides
 
-The story of a request with several answers is that of the answer that ended last, so that the parts of its
-time sum to E2E to the picosecond.
+The story of a request with several answers follows the answer that ended last, so its parts sum to E2E.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ _KNOWN |= {"migration_begin_s", "migration_stop_s", "migration_end_s", "resent"}
 
 @dataclass(frozen=True)
 class Part:
-    """Time that a request spent in one state; `reason` is why it was not scheduled, if it was the next."""
+    """The time a request spent in one state; `reason`: why it was not scheduled although it was next."""
 
     state: str
     reason: str
@@ -57,7 +56,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Story:
-    """The whole story of a request; times count from the start of the run."""
+    """The whole story of a request; times are relative to the start of the run."""
 
     label: str
     request: int
@@ -79,7 +78,7 @@ class Story:
         return self.end_ps - self.arrival_ps
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as JSON types, with seconds beside the picoseconds, which sum exactly."""
+        """Everything as JSON types; seconds beside the picoseconds, which sum exactly."""
         return {
             "run": self.label,
             "request": self.request,
@@ -134,10 +133,10 @@ def _parts_json(parts: list[Part]) -> list[dict[str, Any]]:
 
 
 def chosen(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
-    """The runs that served the request, its number, and in words how it was chosen.
+    """The runs that served the request, its number, and how it was chosen, in words.
 
     A number is looked up in all runs, which must have served the same requests. `slowest`, `median` and
-    `most-preempted` are searched for in all runs; the runs returned are those that served that request.
+    `most-preempted` are searched in all runs, and the runs that served that request are returned.
     """
     if text in CHOICES:
         return _chosen_by(runs, text)
@@ -159,7 +158,7 @@ def chosen(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
 
 
 def _same_requests(one: Run, other: Run) -> bool:
-    """Whether both had the same prompts and the same traffic, seed included."""
+    """Whether both had the same prompts and the same traffic, including the seed."""
     return (
         np.array_equal(one.columns.requests["prompt_tokens"], other.columns.requests["prompt_tokens"])
         and traffic(one) == traffic(other)
@@ -168,7 +167,7 @@ def _same_requests(one: Run, other: Run) -> bool:
 
 
 def _chosen_by(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
-    """Choose among finished requests of all runs; the last of equals, but the first if by preemptions."""
+    """Choose among finished requests of all runs; of equals the last, but by preemptions the first."""
     finished = [np.flatnonzero(np.isfinite(run.columns.requests["e2e_s"])) for run in runs]
     place = np.repeat(np.arange(len(runs)), list(map(len, finished)))
     row = np.concatenate(finished)
@@ -209,7 +208,7 @@ def _preemptions(run: Run) -> np.ndarray[Any, np.dtype[np.float64]]:
 def story(  # noqa: PLR0917 - which part of a life
     run: Run, lives: Lives, request: int, how: str = "", stay: int | None = None, resent: int | None = None
 ) -> Story:
-    """The life of one request; only this `stay` if it moved, only after so many replicas died with it."""
+    """The life of one request; only this `stay` if it moved, only its life after it was `resent` so often."""
     of_it = lives.request == request
     if stay is not None:
         of_it &= lives.sample == stay
@@ -231,7 +230,7 @@ def story(  # noqa: PLR0917 - which part of a life
     ]
     facts = {name: _plain(value) for name, value in row.items() if name in _KNOWN and name != "request"}
     over_again = resent is not None and resent < facts.get("resent", 0)
-    told = facts | (dict.fromkeys(("ttft_s", "e2e_s")) if over_again else {})  # those of the last time
+    told = facts | (dict.fromkeys(("ttft_s", "e2e_s")) if over_again else {})  # of its last life
     return Story(
         label=run.label,
         request=request,
@@ -250,7 +249,7 @@ def story(  # noqa: PLR0917 - which part of a life
 
 
 def divided(spans: list[Span]) -> list[Part]:
-    """The time by state, also by reason for who is scheduled next; in the order of STATES."""
+    """Time by state, and by reason for the head of the queue; in the order of STATES."""
     sums: dict[tuple[int, str], int] = {}
     for span in spans:
         why = span.reason if span.state in (HEAD, WAITS_LOADED) else ""
@@ -260,7 +259,7 @@ def divided(spans: list[Span]) -> list[Part]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a cell of a table
-    """A cell as a JSON type: whole numbers as integers, None if not finite."""
+    """A cell as a JSON type: integers as int, None if not finite."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and not np.isfinite(value):
         return None

@@ -1,7 +1,6 @@
 """A request's life in the terminal: a line per event, a bar, and where its time went.
 
-The bar is as wide as the lines; each cell shows the state that took most of the cell's time. The times
-below it are rounded so that the times shown sum to the E2E shown.
+A cell of the bar shows the state that took most of it. Times below it are rounded but sum to the E2E shown.
 """
 
 import math
@@ -31,7 +30,7 @@ _LOST = ("preempted", "recompute")
 
 @dataclass(frozen=True, repr=False)
 class Told(Story):
-    """A story that prints as `sim explain` shows it."""
+    """A story that prints itself as `sim explain` does."""
 
     def __repr__(self) -> str:
         return f"<life of request {self.request} in {self.label}: print it, or see its lines and parts>"
@@ -43,7 +42,7 @@ class Told(Story):
 
 
 def story_view(story: Story) -> RenderableType:
-    """Everything about one request."""
+    """One request in one run."""
     decimals = _decimals(story.e2e_ps)
     parts: list[RenderableType] = [_heading(story), "", _timeline(story, decimals)]
     if story.e2e_ps:
@@ -56,7 +55,7 @@ def story_view(story: Story) -> RenderableType:
 
 
 def stories_view(stories: Sequence[Story]) -> RenderableType:
-    """The same request in several runs: bars on one scale, times side by side, one sentence per run."""
+    """One request in several runs: bars on one scale, times side by side, one sentence per run."""
     longest = max(story.e2e_ps for story in stories)
     width = max(len(story.label) for story in stories)
     parts: list[RenderableType] = [_asked(stories[0], _title(stories[0], f"{len(stories)} runs")), ""]
@@ -73,7 +72,7 @@ def stories_view(stories: Sequence[Story]) -> RenderableType:
 
 
 DRAFTS = ("draft_tokens", "accepted_tokens", "acceptance_length")
-"""Columns of a request that are shown in one phrase."""
+"""Request columns that are combined into one phrase."""
 
 
 class Mark(Text):
@@ -129,7 +128,7 @@ _STYLES |= {"finish": "bold"}
 
 
 def _shortened(lines: Sequence[Line]) -> Iterator[Line | int]:
-    """The lines; of very many the first and the last, and how many are left out."""
+    """The lines; if there are very many, the first and last ones, and the number left out between them."""
     if len(lines) <= _MOST_LINES:
         yield from lines
         return
@@ -141,7 +140,7 @@ def _shortened(lines: Sequence[Line]) -> Iterator[Line | int]:
 
 @dataclass(frozen=True)
 class Bar:
-    """The states of a life in time, as a bar whose whole width is `scale_ps`."""
+    """The states of a life over time, as a bar whose full width is `scale_ps`."""
 
     story: Story
     scale_ps: int
@@ -149,7 +148,7 @@ class Bar:
     margin: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The bar, and below it the times of its ends."""
+        """The bar, with the times of its ends below."""
         width = min(options.max_width, _WIDEST - self.margin)
         plain = console.color_system is None or console.no_color
         bar = Text()
@@ -163,7 +162,7 @@ class Bar:
             yield Text("0" + end.rjust(max(len(bar), len(end) + 2) - 1), style="dim")
 
     def cells(self, width: int) -> list[str]:
-        """The state of each cell: the one that takes most of the cell's time."""
+        """The state of each cell: the one that takes most of its time."""
         begin, cells = self.story.arrival_ps, []
         used = -(-self.story.e2e_ps * width // self.scale_ps) if self.scale_ps else 0
         for cell in range(used):
@@ -195,7 +194,7 @@ def _named(part: Part) -> str:
 
 
 def rounded(parts: Sequence[Part], decimals: int) -> list[str]:
-    """Times in seconds, rounded up or down so that they sum to their rounded sum."""
+    """Times in seconds, rounded up or down so that they sum to the rounded total."""
     unit = PS_PER_S // 10**decimals
     whole = round(sum(part.time_ps for part in parts) / unit)
     floors = [part.time_ps // unit for part in parts]
@@ -206,7 +205,6 @@ def rounded(parts: Sequence[Part], decimals: int) -> list[str]:
 
 
 def _answers(story: Story, decimals: int) -> Table:
-    """A row per answer."""
     table = ruled_table("answer")
     columns = _columns([answer.parts for answer in story.answers])
     for name in ("ended at (s)", *columns):
@@ -239,7 +237,7 @@ _COLUMNS = {
     "preempted": _LOST,
     "swapped": ("swapped",),
 }
-"""States by heading; "preempted" includes recomputing."""
+"""Heading -> states; "preempted" includes recomputing."""
 
 
 def _columns(lives: Sequence[Sequence[Part]]) -> list[str]:
@@ -273,7 +271,7 @@ _WAITS |= {"loaded": "after its load"}
 
 
 def _decimals(whole_ps: int) -> int:
-    """Decimals that give the total five significant figures; between one and six."""
+    """Decimals that give the total five significant figures, from one to six."""
     whole = whole_ps / PS_PER_S
     return min(max(_FIGURES - 1 - math.floor(math.log10(whole)), 1), 6) if whole else 3
 

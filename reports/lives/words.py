@@ -1,10 +1,8 @@
 """The words for a request's life, shared by `sim explain`, the HTML report and timeline traces.
 
-Everything that says why a request waits or what happens to it takes its words from here: STATES has names
-and colours of states, REASONS why the head of the queue is not admitted, HAPPENED what an event did, LINES
-the rest of a story's lines. The texts are templates with names in braces, many of them columns of
-events.parquet. The HTML report contains all of them (`for_page`) and fills them in itself, as `reason_text`,
-`event_text` and reports/lives/lines.py do here.
+STATES has names and colours of states, REASONS why the head of the queue is not admitted, HAPPENED what an
+event did, LINES the rest of a story's lines. The texts are templates with names in braces, many of them
+columns of events.parquet. The HTML report embeds all of them (`for_page`) and fills them in itself.
 """
 
 from collections.abc import Mapping
@@ -14,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Look:
-    """A state of a request: its name in a list, its colour, and its glyph for output without colour."""
+    """A state of a request: its name, its colour, and its glyph for output without colour."""
 
     name: str
     colour: str
@@ -53,9 +51,9 @@ REASONS: dict[str, str] = {
 }
 """Why the head of the queue is not admitted."""
 IN_PIECES = "needs {need} contiguous slots, largest free extent {largest}; {free} free in total"
-"""Instead of `no room`, if enough is free in total."""
+"""Replaces `no room` if enough is free in total."""
 NOT_ENOUGH_LEFT = "needs {need} slots; {free} free once the step was decided"
-"""Instead of `no room`, if what was left after the decision would be enough."""
+"""Replaces `no room` if what was free after the step was decided would have been enough."""
 SHORT_REASONS = {
     "batch": "batch not over",
     "eviction": "step that evicts",
@@ -63,7 +61,7 @@ SHORT_REASONS = {
     "tier": "prefix being copied",
     "reservation": "no room on the decode replica",
 }
-"""Shown beside a number if the reason's name alone does not say it."""
+"""Shown beside a number if the reason's name alone is unclear."""
 
 HAPPENED: dict[str, str] = {
     "admit": "admitted with {tokens}",
@@ -94,18 +92,18 @@ HAPPENED: dict[str, str] = {
     "finish": "finished",
     "reject": "rejected: {reason}",
 }
-"""What an event did; `{by}` is `request 17`. A new answer's own fork is `forked`; the forks of a beam search
+"""What an event did; `{by}` is `request 17`. A fork for a new answer is `forked`; the forks of a beam search
 share lines (`candidates`, `survivors`)."""
 BY_ITSELF = {
     "preempt": "preempted itself: no room to grow; {tokens} thrown away, to be computed again",
     "swap_out": "swapped itself out with {tokens}: no room to grow",
 }
-"""Used instead if the request that needed the room is the one that was evicted."""
+"""Used if the evicted request is the one that needed the room."""
 DISPLACED = {
     "preempt": "preempted: {by} went first, as {reason}; {tokens} thrown away, to be computed again",
     "set_aside": "gave up its seat to {by}, as {reason}, and keeps the memory of its {tokens}",
 }
-"""Used instead if the policy put another request first."""
+"""Used if the policy put another request first."""
 
 LINES: dict[str, str] = {
     "alone": "arrived; the queue was empty",
@@ -138,7 +136,7 @@ LINES: dict[str, str] = {
     "paged": ", on a write into a shared block",
     "dynamic": ", on a move to a larger extent",
 }
-"""Words for arrivals, for the queue, and after an event; `paged` and `dynamic`: why these copy."""
+"""Words for arrivals, the queue, and details of an event; `paged` and `dynamic`: why these copy."""
 
 
 def for_page() -> dict[str, Any]:
@@ -174,7 +172,7 @@ def line_text(name: str, **values: Any) -> str:  # noqa: ANN401 - texts and numb
 def reason_text(
     reason: str, numbers: Mapping[str, int], seats: int | None = None, budget: int | None = None
 ) -> str:
-    """Why the head of the queue was not admitted, with the numbers of the event."""
+    """Why the head of the queue was not admitted, with the event's numbers."""
     template = REASONS.get(reason, reason)
     if reason == "no room" and {"need", "free", "largest"} <= numbers.keys():
         if numbers["need"] <= numbers["largest"]:
@@ -191,7 +189,7 @@ def reason_text(
 def event_text(
     event: str, numbers: Mapping[str, int], again: bool = False, reason: str = "", **more: str
 ) -> str:
-    """What happened, filled in with the event's numbers and `more`; `again`: after a preemption."""
+    """What happened, with the event's numbers and `more` filled in; `again`: after a preemption."""
     template = HAPPENED.get(f"{event} again" if again else event) or HAPPENED[event]
     by = numbers.get("by")
     if by is not None and by == numbers.get("request"):
@@ -216,7 +214,7 @@ def reason_name(reason: str) -> str:
 
 
 def _filled(template: str, values: Mapping[str, Any]) -> str:
-    """The template filled in, with thousands separated."""
+    """The template filled in, with thousands separators."""
     return template.format_map(
         {name: f"{value:,}" if isinstance(value, int) else value for name, value in values.items()}
     )

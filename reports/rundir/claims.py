@@ -1,9 +1,9 @@
-"""A place for results is claimed before the work: of two processes that want it, one fails immediately.
+"""Claim an output directory before the work, so that of two processes that want it one fails at once.
 
     runs/.NAME.kvsim-claim    an empty file, locked by the process that writes runs/NAME, removed at its end
 
-The lock ends with its process, however that ends, so no process waits for a dead one. If the file system has
-no locks nothing is claimed, and the second process fails when its results are to be put in place.
+The lock ends with its process, however that ends, so no process waits for a dead one. On file systems without
+locks nothing is claimed, and the second process fails when it moves its results into place.
 """
 
 import errno
@@ -28,7 +28,7 @@ class Taken(KvsimError):
 
 @dataclass(frozen=True)
 class Claim:
-    """A directory that only this process may write: as named, its real path, and whether to replace it."""
+    """A directory that only this process may write: path as given, real path, whether to replace it."""
 
     path: Path
     target: Path
@@ -37,16 +37,16 @@ class Claim:
 
 @contextmanager
 def claimed(directory: Path, force: bool = False) -> Iterator[Claim]:
-    """Claim the place of a directory to be created; with `force`, also that of an earlier one by kvsim.
+    """Claim a directory to be created; with `force`, also one that exists and was written by kvsim.
 
-    Leftovers of killed processes there are cleared. Parents are made, and removed again if they stay empty.
+    Leftovers of killed processes are removed. Parents are created, and removed again if they stay empty.
 
     Raises
     ------
     Taken
-        If another process holds it, or something is there.
+        Another process holds it, or it exists.
     KvsimError
-        If nothing can be written there, or not everything there is kvsim's.
+        It cannot be written, or contains files that are not kvsim's.
     """
     target = Path(os.path.realpath(directory.parent)) / directory.name
     if directory.name in ("", ".."):
@@ -88,7 +88,7 @@ def first_free(directory: Path) -> Iterator[Claim]:
 
 
 def check_replaceable(directory: Path, target: Path, force: bool) -> None:
-    """Raise KvsimError unless nothing is there, or with `force` only files by kvsim."""
+    """Raise KvsimError unless nothing is there, or with `force` only kvsim's files are."""
     with explained(directory):
         if not os.path.lexists(target):
             return
@@ -122,13 +122,13 @@ def _claim_file(target: Path) -> Path:
 
 
 def _locked(directory: Path, target: Path) -> int | None:
-    """The lock of a place, as an open file; None if there are no locks. Raises Taken if it is held."""
+    """Lock a path; returns the open file, or None without lock support. Raises Taken if it is locked."""
     file = _claim_file(target)
     for last in (*[False] * _TRIES, True):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(file, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        except FileNotFoundError:  # the process that made the parents has just removed them
+        except FileNotFoundError:  # the process that created the parents has just removed them
             if last:
                 raise
             continue
@@ -168,7 +168,7 @@ def _release(handle: int | None, file: Path) -> None:
 
 
 def _sweep(target: Path) -> None:
-    """Clear leftovers of killed processes; an earlier run that one of them had moved aside is restored."""
+    """Remove leftovers of killed processes; an earlier run that one had moved aside is restored."""
     for role, left in leftovers(target):
         if role == "old" and not os.path.lexists(target) and read_marker(left) is not None:
             left.rename(target)

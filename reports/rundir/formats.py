@@ -1,4 +1,4 @@
-"""The files of a run: JSON without infinities, numpy columns as parquet; damage is reported in one line."""
+"""The file formats of a run: JSON without infinities, and numpy columns as parquet; errors fit one line."""
 
 import json
 import math
@@ -16,14 +16,14 @@ from kvsim.sim.files.tables import as_numpy, read_table
 from kvsim.sim.record.events import Texts
 
 MOST = 2.0**53
-"""The maximum of any time, count or address of a run; none is below zero."""
+"""The maximum of any time, count or address of a run; the minimum is 0."""
 
 Columns = dict[str, npt.NDArray[Any]]
 Table = Mapping[str, npt.NDArray[Any] | Texts]
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is any value
-    """The value in JSON's own types: numpy scalars and arrays unpacked, NaN and infinity as null."""
+    """The value in JSON's own types: numpy scalars and arrays converted, NaN and infinity as null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is any value
 
 
 def write_json(value: object, path: Path) -> None:
-    """Write a `plain` value, two spaces per level; names that are not text as JSON-escaped bytes."""
+    """Write a `plain` value, indented by two spaces; names that are not valid text as JSON-escaped bytes."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -52,7 +52,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_columns(columns: Table, path: Path) -> None:
-    """Write the columns, all of one length; strings from a list are stored once each."""
+    """Write columns of equal length; string columns made from a list store each string once."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -62,14 +62,14 @@ def write_columns(columns: Table, path: Path) -> None:
         else _array(np.asarray(column))
         for column in columns.values()
     ]
-    with path.open("wb") as file:  # pyarrow rejects paths that are not text
+    with path.open("wb") as file:  # pyarrow rejects paths that are not valid text
         parquet.write_table(pa.Table.from_arrays(arrays, names=list(columns)), file, compression="zstd")
 
 
 def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
-    """The column for parquet: whole numbers in 32 bits if they fit, NaN as null.
+    """A column for parquet: integers in 32 bits if they fit, NaN as null.
 
-    Built from its buffers because `pyarrow.array` imports pandas if it is installed, which takes 0.3 s.
+    Built from buffers, since `pyarrow.array` imports pandas if installed, which takes 0.3 s.
     """
     import pyarrow as pa
 
@@ -96,10 +96,10 @@ def read_columns(
     numbers: tuple[str, ...] = (),
     alike: re.Pattern[str] | None = None,
 ) -> Columns:
-    """All columns of a file; KvsimError if it is damaged, or a needed one is missing or of another type.
+    """All columns of a file; KvsimError if it is damaged, or a needed column is missing or of another type.
 
-    Needed ones hold numbers, except `texts`; optional `numbers` and those named as `alike` says must hold
-    numbers. Null is NaN.
+    Needed columns hold numbers, except `texts`. Optional columns in `numbers`, or whose names match `alike`,
+    must hold numbers. Null becomes NaN.
     """
     table = read_table(path, str(path), needed)
     if alike is not None:
@@ -116,14 +116,14 @@ def read_columns(
 
 
 def check_range(path: Path, name: str, column: npt.NDArray[Any]) -> None:
-    """Raise KvsimError unless all numbers of a column are possible in a run; NaN is missing."""
+    """Raise KvsimError unless all numbers of a column are in range; NaN means missing."""
     wrong = column[~((column >= 0) & (column <= MOST) | np.isnan(column))]
     if len(wrong):
         raise KvsimError(f"{path} is damaged: column {name} must be from 0 to {MOST:g}, got {wrong[0]:g}")
 
 
 def check_type(path: Path, name: str, found: Any, must: str) -> None:  # noqa: ANN401 - a type of pyarrow
-    """Raise KvsimError unless a column is of `numbers`, `numbers or booleans`, or `texts`."""
+    """Raise KvsimError unless a column has type `numbers`, `numbers or booleans`, or `texts`."""
     from pyarrow import types as kind
 
     bare = found.value_type if kind.is_dictionary(found) else found

@@ -1,4 +1,4 @@
-"""The name of a run's directory: the run, and its differences from the defaults.
+"""The name of a run's directory: trace, allocator, and differences from the defaults.
 
 sharegpt-paged    sharegpt-paged-rate4-seed3    azure-buddy-pow2-llama-3.1-8b-h100-prefix
 """
@@ -52,11 +52,11 @@ _WORDS = {
     "tensor_parallel_size": "tp",
     "router": "",
 }
-"""The abbreviation of an option, before its value; others use their own names."""
+"""The abbreviation of an option, before its value; other options use their own names."""
 
 
 def run_name(trace: str, label: str, deployment: Deployment, traffic: Mapping[str, object]) -> str:
-    """The name of a run, at most about `LONGEST` characters: parts that do not fit are left out.
+    """The name of a run, at most about `LONGEST` characters: parts that do not fit are dropped.
 
     Parameters
     ----------
@@ -133,5 +133,5 @@ def _word(option: str, value: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text without characters that are special to a shell or a file system."""
+    """The text without characters that are special to shells or file systems."""
     return re.sub(r"[^\w.+]+", "-", text).strip("-.")

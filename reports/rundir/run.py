@@ -1,4 +1,4 @@
-"""Runs read back from their directories, in the form that reports use."""
+"""Read runs back from their directories, in the form that reports use."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -28,21 +28,21 @@ _ALSO_IN_TIMELINES = (
     *("held", "idle", "largest_free_extent", "preemptions", "replica"),
     *("tier_held_bytes", "tier_loaded_bytes", "tier_stored_bytes"),
 )
-"""Optional columns of numbers; those of tiers behind the first are named after them (`LOWER`)."""
+"""Optional numeric columns; the columns of lower tiers have the tier in their names (`LOWER`)."""
 
 _NUMBERS = (
     *("request", "arrival_s", "prompt_tokens", "output_tokens", "queueing_s", "ttft_s", "tpot_s", "e2e_s"),
     *("normalized_s_per_token", "num_preemptions", "first_scheduled_s", "first_token_s", "finish_s"),
     *("first_scheduled_step", "first_token_step", "finish_step", "replica"),
 )
-"""Optional columns of `requests` that are numbers; labels of the trace may be anything."""
+"""Optional numeric columns of `requests`; labels from the trace may hold anything."""
 
 Floats = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The columns that every run has; a row of the timeline is valid until the next."""
+    """The columns that every run has; a timeline row is valid until the next one."""
 
     requests: Columns
     timeline: Columns
@@ -52,9 +52,9 @@ class Tables:
 class Run:
     """The result of one run in the form that reports use.
 
-    `config` is plain JSON (null for missing numbers), as is the content of `summary`. `place` is the index of
-    a replica in its fleet: its requests and timeline are some rows of the files. `apart` is the timeline of a
-    fleet with its replicas separate, if that of `columns` adds them up.
+    `config` and `summary` hold plain JSON (null for missing numbers). `place` is a replica's index in its
+    fleet; its requests and timeline are some rows of the files. `apart` is a fleet's timeline per replica, if
+    the one in `columns` is their sum.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def as_one(self) -> "Run":
-        """A fleet as one system, whose timeline adds up its replicas; for a single server, the run itself."""
+        """A fleet as one system, with its replicas' timelines summed; a single server unchanged."""
         timeline = self.columns.timeline
         if self.apart is not None or self.place is not None or not self.summary.get("replicas"):
             return self
@@ -97,7 +97,7 @@ class Run:
         )
 
     def _config_of(self, place: int) -> dict[str, Any]:
-        """The config of a replica: in a heterogeneous fleet, with the scenario of its pool."""
+        """The config of a replica; in a heterogeneous fleet, with the scenario of its pool."""
         last = 0
         for pool in self.config.get("pools", ()):
             last += pool["replicas"]
@@ -106,7 +106,7 @@ class Run:
         return self.config
 
     def server_of(self, request: int) -> "Run":
-        """The replica that a request went to, named after the fleet; for a single server, the run itself."""
+        """The replica that a request went to, named after the fleet; a single server unchanged."""
         replicas = self.replicas
         if not replicas:
             return self
@@ -114,14 +114,14 @@ class Run:
         return replace(found, label=f"{self.label}, {found.label}")
 
     def row_of(self, request: int) -> int:
-        """The row of a request; -1 if it went elsewhere."""
+        """The row of a request; -1 if it went to another replica."""
         numbers = self.columns.requests["request"]
         row = int(np.searchsorted(numbers, request))
         return row if row < len(numbers) and numbers[row] == request else -1
 
 
 def read_run(directory: Path) -> Run:
-    """Read back a run that `write_run` wrote; KvsimError if it is no run or a damaged one."""
+    """Read a run that `write_run` wrote; KvsimError if it is not a run, or damaged."""
     if not directory.is_dir():
         raise KvsimError(f"{directory} is not a directory")
     for name in ("config.json", "summary.json", "requests.parquet", "timeline.parquet"):
@@ -151,10 +151,10 @@ def read_run(directory: Path) -> Run:
 
 
 def added_up(timeline: Columns) -> Columns:
-    """The timeline of a fleet as one system: the sum over its replicas, with a row at each instant of any.
+    """The timeline of a fleet as one system: the sum over its replicas, with a row for each of their rows.
 
-    A replica holds nothing before its first row. A tier that several share counts once. The largest free
-    extent belongs to one replica, so it is left out.
+    A replica holds nothing before its first row. A shared tier counts once. The largest free extent cannot be
+    summed and is left out.
     """
     order = np.argsort(timeline["time_s"], kind="stable")
     time_s, replica = timeline["time_s"][order], timeline["replica"][order]
@@ -169,7 +169,7 @@ def added_up(timeline: Columns) -> Columns:
 
 
 def _summed(values: Floats, owner: Floats) -> Floats:
-    """In each row the sum of the latest values of all owners; owner -1 has none."""
+    """In each row, the sum of the latest values of all owners; rows of owner -1 are ignored."""
     rows = np.flatnonzero(owner >= 0)
     rows = rows[np.argsort(owner[rows], kind="stable")]
     mine = values[rows]
@@ -198,7 +198,7 @@ def read_runs(directory: Path) -> list[Run]:
 
 
 def _check_replicas(run: Run) -> None:
-    """Raise KvsimError unless all columns are complete, and replicas are valid as runs."""
+    """Raise KvsimError unless all columns are complete and every replica is valid as a run."""
     known = {
         "timeline": (
             run.columns.timeline,
@@ -224,7 +224,7 @@ def _check_replicas(run: Run) -> None:
 
 
 def _check_config(path: Path, config: dict[str, Any]) -> None:
-    """Raise KvsimError unless a config has all its parts, and those with names have them."""
+    """Raise KvsimError unless a config has all its parts, with a name where one is needed."""
     _check_there(path, config, ("scenario", "workload"))
     _check_server(path, config["scenario"])
     _check_objects(path, config, ("fleet",))
@@ -239,7 +239,7 @@ def _check_config(path: Path, config: dict[str, Any]) -> None:
 
 
 def _check_server(path: Path, scenario: dict[str, Any]) -> None:
-    """Raise KvsimError unless a server has all its parts, and those with names have them."""
+    """Raise KvsimError unless a server has all its parts, with a name where one is needed."""
     _check_there(path, scenario, ("model", "gpu", "engine"))
     _check_counts(path, scenario, WAYS.values())
     if scenario.get("profile") is not None:
@@ -250,7 +250,7 @@ def _check_server(path: Path, scenario: dict[str, Any]) -> None:
 
 
 def _check_counts(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:
-    """Raise KvsimError unless these are missing or whole numbers of at least 1."""
+    """Raise KvsimError unless these values are missing or integers of at least 1."""
     for name in names:
         value = found.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -260,7 +260,7 @@ def _check_counts(path: Path, found: dict[str, Any], names: Iterable[str]) -> No
 
 
 def _check_there(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:
-    """Raise KvsimError unless these exist, and hold names and values."""
+    """Raise KvsimError unless these values exist and are objects."""
     lacking = [name for name in names if name not in found]
     if lacking:
         raise KvsimError(f"{path} is damaged: it lacks {', '.join(lacking)}")
@@ -268,14 +268,14 @@ def _check_there(path: Path, found: dict[str, Any], names: Iterable[str]) -> Non
 
 
 def _check_objects(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:
-    """Raise KvsimError unless these values are missing or hold names and values."""
+    """Raise KvsimError unless these values are missing or objects."""
     for name in names:
         if not isinstance(found.get(name, {}), dict):
             raise KvsimError(f"{path} is damaged: {name} must hold an object, got {found[name]!r}")
 
 
 def _check_summary(path: Path, summary: dict[str, Any]) -> None:
-    """Raise KvsimError unless the sections hold numbers, or null for missing ones."""
+    """Raise KvsimError unless the sections hold numbers or null."""
     _check_objects(path, summary, (*_SECTIONS[1:], "cost"))
     _check_objects(path, summary["latency"], summary["latency"])
     memory = {name: value for name, value in summary["memory"].items() if name != "groups"}
@@ -289,7 +289,7 @@ def _check_summary(path: Path, summary: dict[str, Any]) -> None:
 
 
 def _check_layers(path: Path, groups: object) -> None:
-    """Raise KvsimError unless each kind of layers has its words, and its shares of the memory."""
+    """Raise KvsimError unless each kind of layer has its words and its shares of the memory."""
     if not isinstance(groups, dict) or not all(isinstance(each, dict) for each in groups.values()):
         raise KvsimError(f"{path} is damaged: memory.groups must hold objects, got {groups!r}")
     for name, each in groups.items():

@@ -1,9 +1,9 @@
-"""What each tier of a stack holds over time: the columns of the timeline that tell it.
+"""What each tier of a stack holds over time: the timeline columns, by name.
 
 tier_held_bytes                  the host's memory, or the only tier
-tier_ssd_held_bytes              a tier further below, of one replica
-tier_remote_of_all_held_bytes    one that the whole fleet shares; its replicas all see the same
-tier_ssd_of_4_held_bytes         one for each 4 replicas, in order: those of one machine
+tier_ssd_held_bytes              a lower tier of one replica
+tier_remote_of_all_held_bytes    a tier that the whole fleet shares; all replicas have the same values
+tier_ssd_of_4_held_bytes         a tier shared by each 4 replicas, in order: those of one machine
 """
 
 import re
@@ -21,7 +21,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def held_by(timeline: Columns) -> dict[str, str]:
-    """Tier, as a reader calls it -> its column; from the top."""
+    """Tier name for readers -> its column, from the top."""
     found = {"host": HELD} if HELD in timeline else {}
     for column in timeline:
         if match := LOWER.fullmatch(column):
@@ -31,7 +31,7 @@ def held_by(timeline: Columns) -> dict[str, str]:
 
 
 def owners(column: str, replica: Numbers, values: Numbers) -> Numbers:
-    """Whose value each row of a column has: a replica's, or that of a tier which several share; -1: nobody's.
+    """The owner of each row's value: a replica, a tier that several share, or -1: none.
 
     Replicas without such a tier have zeros in its column.
     """
@@ -45,7 +45,7 @@ def owners(column: str, replica: Numbers, values: Numbers) -> Numbers:
 
 
 def is_told_by(column: str, place: int | None) -> bool:
-    """Whether a replica shows a column: one that several share is shown by the first of them."""
+    """Whether a replica reports a column; the first replica reports shared ones."""
     match = LOWER.fullmatch(column)
     if place is None or match is None or match["replicas"] is None:
         return True

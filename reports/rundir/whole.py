@@ -1,4 +1,4 @@
-"""Directories that are created atomically; an earlier one by kvsim is replaced only if requested."""
+"""Create directories atomically; an earlier one by kvsim is replaced only if requested."""
 
 import os
 import shutil
@@ -18,15 +18,15 @@ from kvsim.sim.files.whole_file import explained
 def whole_directory(directory: Path | Claim, force: bool = False, kind: str = "run") -> Iterator[Path]:
     """Yield a fresh hidden directory to fill; it becomes `directory`, marked, if the block succeeds.
 
-    After any exception, including an interrupt, nothing is left: not the files, not the parents made for
-    them; an earlier `directory` is unchanged.
+    After any exception, including an interrupt, nothing is left, not even parents created for it, and an
+    earlier `directory` is unchanged.
 
     Parameters
     ----------
     directory : Path or Claim
-        A claim itself says what may be replaced, and stays held.
+        A claim says itself what may be replaced, and stays held.
     kind : str
-        Its kind in the marker; directories inside must be marked by the code that fills them.
+        Its kind, for the marker file; the code that fills nested directories must mark them.
     """
     held = nullcontext(directory) if isinstance(directory, Claim) else claimed(directory, force)
     with held as claim, explained(claim.path):
@@ -47,7 +47,7 @@ def whole_directory(directory: Path | Claim, force: bool = False, kind: str = "r
 
 
 def _put_in_place(part: Path, claim: Claim) -> None:
-    """Rename `part` to the target, moving an existing one aside until the new one is in place."""
+    """Rename `part` to the target, moving an existing one aside until then."""
     target = claim.target
     if not os.path.lexists(target):
         part.rename(target)

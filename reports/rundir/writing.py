@@ -1,4 +1,4 @@
-"""Runs, comparisons and figures written to disk atomically."""
+"""Write runs, comparisons and figures to disk atomically."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,8 @@ def write_run(
 ) -> Run:
     """Write one run atomically, and return it as `read_run` would.
 
-    `files` are further files: names and texts. `pictures` is the style of figures; None: none are drawn.
-    With `force` it replaces a directory that only kvsim wrote, or an empty one, but nothing else.
+    `files` maps names of further files to texts. `pictures` is the style of figures; None: none are drawn.
+    `force` replaces an empty directory or one that only kvsim wrote, but nothing else.
     """
     run = _run(_path(directory), config, summary, requests, timeline)
     with whole_directory(directory, force) as part:
@@ -52,7 +52,7 @@ def write_comparison(
     pictures: Pictures | None = None,
     force: bool = False,
 ) -> list[Run]:
-    """Write several runs, each as the arguments of `write_run`, and their shared files, atomically."""
+    """Write several runs, each given as arguments of `write_run`, and their common files, atomically."""
     written = []
     with whole_directory(directory, force, "comparison") as part:
         for parts in runs:
@@ -104,7 +104,7 @@ def _draw(runs: Sequence[Run], part: Path, pictures: Pictures) -> None:
 
 
 def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
-    """Write the shared files of several seeds beside their directories; `config` gets each seed's config."""
+    """Write the common files of several seeds beside their directories; `config` has each seed's config."""
     names = [seed_name(seed) for seed in config["seeds"]]
     configs = {name: read_json(part / name / "config.json") for name in names}
     write_json(plain({**config, "runs": configs}), part / "config.json")
@@ -114,7 +114,7 @@ def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, 
 def write_figures(directory: Path, draw: Callable[[Path], object], force: bool = False) -> list[Path]:
     """Let `draw` fill a directory, new or not, atomically.
 
-    Earlier files of the same names are replaced if kvsim's marker lists them, others only with `force`.
+    Files of the same names are replaced if kvsim's marker lists them, others only with `force`.
     """
     if not directory.is_dir():
         with whole_directory(directory, force, "figures") as part:

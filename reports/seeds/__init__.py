@@ -1,1 +1,1 @@
-"""Runs with several seeds: `runs` runs them, `intervals` summarize them; `tables` and `words` report."""
+"""Runs with several seeds: `runs` runs them, `intervals` and `words` summarize them."""

@@ -1,11 +1,11 @@
-"""The same run with several seeds: the means of its numbers, and their confidence.
+"""Means and confidence intervals over several seeds of one run.
 
     mean +- t(n - 1) * s / sqrt(n)            over n seeds, 95 % confidence, Student's t
-    exp of that, over log(a / b) by seed      how many times b is a: paired, as a seed gives both one workload
-    that, over a - b by seed                  how much more
+    exp of that, over log(a / b) by seed      the ratio of a to b, paired: a seed gives both the same workload
+    that, over a - b by seed                  the difference, paired
 
-It assumes that the seeds' numbers are independent and roughly normal. Each interval stands alone: of twenty
-considered together, one misses the true value.
+This assumes that the seeds' numbers are independent and roughly normal. There is no correction for multiple
+comparisons: about one interval in twenty misses the true value.
 """
 
 import math
@@ -22,7 +22,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of some numbers, and its confidence interval; `fixed`: all numbers are the same."""
+    """The mean of some numbers, and its confidence interval; `fixed`: all numbers are equal."""
 
     mean: float
     low: float
@@ -40,7 +40,7 @@ class Interval:
 
     @property
     def half(self) -> float:
-        """Half its width, as written after +-."""
+        """Half the width of the interval, as written after +-."""
         return (self.high - self.low) / 2
 
     def holds(self, value: float) -> bool:
@@ -49,15 +49,15 @@ class Interval:
 
 
 def interval(values: Sequence[float | None]) -> Interval | None:
-    """The interval of a number by seed; None if a seed lacks it, or there is no seed."""
+    """The interval of a number over the seeds; None if a seed lacks it, or there are no seeds."""
     known = [value for value in values if value is not None]
     return Interval.of(known) if known and len(known) == len(values) else None
 
 
 def ratio(above: Sequence[float | None], below: Sequence[float | None]) -> Interval | None:
-    """The ratio of the two, seed by seed: a geometric mean; None if a number is not above 0.
+    """The ratio of the two, seed by seed: a geometric mean; None unless all numbers are above 0.
 
-    It uses logarithms, so that a to b is the inverse of b to a.
+    It uses logarithms, so a to b is the inverse of b to a.
     """
     logs = []
     for one, other in zip(above, below, strict=True):
@@ -76,7 +76,7 @@ def difference(one: Sequence[float | None], other: Sequence[float | None]) -> In
 
 @cache
 def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """The t beyond which Student's t lies, on either side, with probability 1 - confidence.
+    """The t such that Student's t lies outside [-t, t] with probability 1 - confidence.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
     confidence : float
         Above 0, below 1.
     """
-    low, high = 0.0, math.pi / 2  # of atan(t / sqrt(degrees)): all t lie in here
+    low, high = 0.0, math.pi / 2  # of atan(t / sqrt(degrees)), which covers all t
     for _ in range(60):
         middle = (low + high) / 2
         if _probability_within(middle, degrees) < confidence:
@@ -100,7 +100,7 @@ def _probability_within(angle: float, degrees: int) -> float:
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = degrees % 2
     total, term = 0.0, cosine if odd else 1.0
-    for k in range(1 + odd, degrees, 2):  # the powers of the cosine up to degrees - 2
+    for k in range(1 + odd, degrees, 2):  # powers of the cosine up to degrees - 2
         total += term
         term *= cosine**2 * k / (k + 1)
     return 2 / math.pi * (angle + sine * total) if odd else sine * total
@@ -110,10 +110,10 @@ def _probability_within(angle: float, degrees: int) -> float:
 
 
 def merged(values: Sequence[Any]) -> Any:  # noqa: ANN401 - JSON is any value
-    """One JSON value for those of several seeds, of the same shape.
+    """Merge the JSON values of several seeds, which have the same shape, into one.
 
-    A number becomes `{mean, low, high, values}` (null if a seed has none). Values that are the same for every
-    seed stay as they are; other strings become a list. A counter that a seed lacks is 0.
+    A number becomes `{mean, low, high, values}` (null if a seed has none). Values equal for all seeds are
+    kept; other strings become a list. A counter that a seed lacks is 0.
     """
     if any(isinstance(value, Mapping) for value in values):
         names = {name: None for value in values if value is not None for name in value}
@@ -138,7 +138,7 @@ def _bounds(found: Interval) -> dict[str, float]:
 def alike(summaries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The summaries of one allocator, without the saturated part unless all of them use it.
 
-    This way reports describe the memory over the same part of the run for every seed.
+    Reports then describe memory over the same part of the run for every seed.
     """
     if len({shares(summary)[1] for summary in summaries}) == 1:
         return list(summaries)
@@ -146,6 +146,6 @@ def alike(summaries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def equal(runs: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
-    """Whether all seeds have the same numbers, apart from the simulation's duration."""
+    """Whether all seeds have the same numbers, apart from the wall-clock time."""
     plain = [[{**s, "simulation": None, "notes": None} for s in summaries] for summaries in runs]
     return all(summaries == plain[0] for summaries in plain)

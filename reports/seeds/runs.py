@@ -1,10 +1,10 @@
-"""One directory per seed, run in several processes, and their shared files.
+"""One directory per seed, run in several processes, and their common files.
 
-out/seed-0/        what the command writes with only this seed and --no-plots, to the byte
+out/seed-0/        byte for byte what the command writes with only this seed and --no-plots
     seed-1/ ...
     config.json    the first workload, the seeds, the config of each
     summary.json   `runs`: the merged summary of each allocator; `differences` between them
-    *.png          the usual figures, all seeds of an allocator as one
+    *.png          the usual figures; the seeds of an allocator count as one system
     seeds.png      the main numbers: a dot per seed, a bar for the mean and its interval
 """
 
@@ -21,7 +21,7 @@ from kvsim.sim.options.outputs import Pictures
 
 Summary = Mapping[str, Any]
 One = Callable[[int, Path | None], list[Summary]]
-"""Runs one seed into a directory that it creates, or into none; returns a summary per allocator."""
+"""Runs one seed into a directory that it creates, or without output; returns a summary per allocator."""
 
 
 def carry_out_seeds(
@@ -35,7 +35,7 @@ def carry_out_seeds(
     pictures: Pictures | None = None,
     force: bool = False,
 ) -> list[list[Summary]]:
-    """Run all seeds, atomically; returns the summaries by seed, then by allocator.
+    """Run all seeds, atomically; returns summaries by seed, then by allocator.
 
     Parameters
     ----------
@@ -44,11 +44,11 @@ def carry_out_seeds(
     one : callable
         Pickled if there are several processes, like its exceptions.
     label : str
-        The label of the progress bar.
+        Label of the progress bar.
     config : mapping
         The config that the seeds share.
     jobs : int
-        Processes, at least 1; they only change the duration.
+        Processes, at least 1; this only changes how long it takes.
     pictures : Pictures, optional
         The style of figures; None draws none.
     """

@@ -1,7 +1,7 @@
-"""How allocators differ, seed by seed, in words: `paged serves 2.31 (2.24-2.38) times the requests ...`.
+"""How allocators differ, in words: `paged serves 2.31 (2.24-2.38) times the requests ...`.
 
-For each measure the best allocator, by its mean, is compared with each other one. Both ran the same
-workload with every seed, so the ratios (for waste: the differences) of the pairs are averaged.
+For each measure the allocator with the best mean is compared with each other one. Every seed gives both the
+same workload, so the pairwise ratios (for waste: differences) are averaged.
 """
 
 import math
@@ -22,18 +22,18 @@ NO_DIFFERENCE = "not distinguishable given seed noise"
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a summary that decides between allocators."""
+    """A summary number that allocators are compared by."""
 
     name: str
     value: Callable[[Summary], float | None]
     best: Callable[[list[float]], float]
     words: tuple[str, str, str]
-    """Around the ratios: `paged [serves] 2.31 times [the requests per second of] contiguous, 1.4 times
+    """Text around the ratios: `paged [serves] 2.31 times [the requests per second of] contiguous, 1.4 times
     [those of] buddy`; for points: `paged [wastes] 3.1 points [less memory than] ...`."""
     points: bool = False
 
     def compared(self, one: Sequence[float | None], other: Sequence[float | None]) -> Interval | None:
-        """One against the other: the ratio; in points, the difference."""
+        """The ratio of one to the other; for points, the difference."""
         return difference(one, other) if self.points else ratio(one, other)
 
 
@@ -54,12 +54,12 @@ MEASURES = (
     Measure("time per token", NORMALIZED.read, min, ("takes", "as long per token as", "as long as")),
     Measure("waste", _waste, min, ("wastes", "of the memory less than", "less than"), points=True),
 )
-"""Waste is last: while requests waited if all runs have enough of that, else over the whole runs."""
+"""Waste comes last: while requests waited if all runs have enough of that, else over whole runs."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The best allocator of a measure against another one: `times` as much, or a number of `points` more."""
+    """The best allocator in a measure against another: `times` as much, or a number of `points` more."""
 
     measure: str
     of: str
@@ -73,7 +73,7 @@ class Difference:
 
     @property
     def tiny(self) -> bool:
-        """Whether it rounds to none: less than half a per cent, or half a tenth of a point."""
+        """Whether it rounds to nothing: less than half a per cent, or half a tenth of a point."""
         return abs(self.mean) < 0.05 if self.unit == "points" else 0.995 < self.mean < 1.005
 
     def as_json(self) -> dict[str, Any]:
@@ -83,8 +83,7 @@ class Difference:
     def __str__(self) -> str:
         """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 (12.1-12.9) points`.
 
-        Negative points and ratios below one are inverted: as points less, and as the ratio of the other to
-        this one.
+        Negative points and ratios below one are inverted, for "points less" and "times" the other way round.
         """
         bounds = [self.mean, self.low, self.high]
         if self.unit == "points":
@@ -185,7 +184,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def with_spread(text: Shown, found: Interval | None) -> str:
-    """The mean as `text` writes it, and half the interval in the same unit: `31.5 ±0.4 ms`."""
+    """The mean as formatted by `text`, and half the interval in the same unit: `31.5 ±0.4 ms`."""
     if found is None or found.fixed:
         return text(None if found is None else found.mean)
     if text is count and found.mean < 100:
@@ -195,7 +194,7 @@ def with_spread(text: Shown, found: Interval | None) -> str:
 
 
 def share_of_time(shares: Sequence[float | None]) -> str:
-    """Whole per cent of a time, with their spread; "" if a seed lacks it."""
+    """A share of time in whole per cent, with its spread; "" if a seed lacks it."""
     found = interval(shares)
     if found is None or found.fixed:
         return "" if found is None else rounded_share(found.mean)
@@ -203,7 +202,7 @@ def share_of_time(shares: Sequence[float | None]) -> str:
 
 
 def half_width(half: float, mean: str) -> str:
-    """With as many decimals as the mean, but at most two figures and at least one nonzero figure."""
+    """With as many decimals as the mean, but at most two significant figures and at least one."""
     if not half:
         return "0"
     figures_two = max(0, 1 - math.floor(math.log10(half)))

@@ -1,4 +1,4 @@
-"""The work of `sim speculation`: tables of speed-ups for every model, and a figure of them."""
+"""Run `sim speculation`: tables of speed-ups for every model, and a figure."""
 
 import json
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from kvsim.sim.options.scenario import Scenario
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculationOutput(Pictures):
-    """The destination of the answer."""
+    """Where the answer goes."""
 
     json: bool = False
     out: Path | None = None
 
 
 def speculation_command(servers: Sequence[Scenario], context: int, output: SpeculationOutput) -> None:
-    """Answer for every server, and show it."""
+    """Compute and show the answer for every server."""
     gains = gains_of(servers, context)
     if output.json:
         told = [gain.as_json() for gain in gains]

@@ -1,10 +1,9 @@
-"""The gain of speculation in the steps of a batch, by the tokens that each verification yields.
+"""The gain of speculation in decode steps, by the number of tokens that each verification yields.
 
     speed-up = tokens of a verification x time of a step without drafts / time of a step with them
     crossover: the tokens that a verification must yield to break even; it rises with the batch
 
-All sequences of a batch have the same context and decode. The effect of queues, prompts and memory needs a
-run.
+All sequences of a batch decode with the same context. Effects of queues, prompts and memory need a run.
 """
 
 from collections.abc import Sequence
@@ -35,13 +34,13 @@ class Gain:
     length : float or None
         Stated tokens per verification.
     context : int
-        Tokens of each sequence.
+        Context length in tokens, the same for all sequences.
     batches : tuple of int
-        Sequences.
+        Batch sizes in sequences.
     plain_s, drafted_s : tuple of float
-        Time of a step of each batch, without drafts and with them.
+        Step time in seconds for each batch size, without and with drafts.
     fits : tuple of int
-        The most sequences of that context whose keys and values fit, without a draft and with one.
+        The most sequences of that context whose KV cache fits, without and with a draft model.
     """
 
     model: str
@@ -58,11 +57,11 @@ class Gain:
 
     @property
     def crossover(self) -> tuple[float, ...]:
-        """Tokens that a verification must yield in each batch to break even."""
+        """Tokens per verification needed to break even, for each batch size."""
         return tuple(with_s / plain_s for with_s, plain_s in zip(self.drafted_s, self.plain_s, strict=True))
 
     def speed_up(self, length: float) -> tuple[float, ...]:
-        """The factor on tokens per second in each batch."""
+        """The factor on tokens per second, for each batch size."""
         return tuple(length / least for least in self.crossover)
 
     def as_json(self) -> dict[str, object]:

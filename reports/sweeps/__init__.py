@@ -1,1 +1,1 @@
-"""Many runs: `values` and `plan` define them, `journal` saves them, `table` and `words` report them."""
+"""Many runs: `values` and `plan` define them, `journal` stores them, `table` and `words` report them."""

@@ -1,6 +1,6 @@
 """The assumptions of an answer: the traffic, and the server's seats, budget and caches.
 
-    assumed(simulation)    -> {"trace": "sharegpt", "max_num_seqs": 256, ...}, in a search's row
+    assumed(simulation)    -> {"trace": "sharegpt", "max_num_seqs": 256, ...}, in a row of a search
     assumed_words(rows)    -> `Assumed: sharegpt, prompts of 220 and answers of 190 tokens on average, ...`
 
 A setting that differs between systems is listed with its values, or their range.
@@ -15,14 +15,14 @@ from kvsim.sim.workload import Clients
 
 Row = Mapping[str, Any]
 MOST_TOLD = 3
-"""Most values of a setting that are listed individually."""
+"""At most this many values of a setting are listed."""
 OWN_ARRIVALS = "the trace's own arrivals"
 COMPUTED = ("mean_prompt_tokens", "mean_output_tokens", "kv_tokens")
-"""Derived values: a range suffices."""
+"""Derived values, for which a range suffices."""
 
 
 def assumed(simulation: Simulation) -> dict[str, Any]:
-    """The resolved settings that an answer depends on; names as in the table."""
+    """The resolved settings that an answer depends on, named as in the table."""
     server, work, traffic = simulation.deployment, simulation.engine.workload, simulation.traffic
     engine = server.engine
     return {
@@ -51,7 +51,7 @@ def _arrivals(traffic: Mapping[str, object], *, closed: bool) -> str:
 
 
 def assumed_words(rows: Sequence[Row]) -> str:
-    """The assumptions of all systems that ended, in a sentence; "" if none did."""
+    """The assumptions of all systems that finished, in a sentence; "" if none did."""
     ended = [row for row in rows if row.get("max_num_seqs") is not None]
     if not ended:
         return ""
@@ -68,7 +68,7 @@ def assumed_words(rows: Sequence[Row]) -> str:
 
 
 def _values(rows: Sequence[Row], name: str) -> str:
-    """The rows' values of a setting: `256`, `128 or 256`, `1,000 to 90,000`."""
+    """The values of a setting in these rows: `256`, `128 or 256`, `1,000 to 90,000`."""
     values = list(dict.fromkeys(row.get(name) for row in rows))
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(values):

@@ -1,4 +1,4 @@
-"""The capacity of systems: the combined result of searches with several seeds. Table: capacity_table.py.
+"""The capacity of systems, combined from searches with several seeds. The table is in capacity_table.py.
 
 rows of searches (kvsim/commands) --> Capacity of each system: mean, interval, limit, per GPU
 """
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 LEAST_HELD = 0.005
 STEPS = "the time of steps, "
 MET, UNMET = "met", "unmet"
-"""The status of a system whose searches ended: a load within the SLO, or none."""
+"""The status of a system whose searches finished: a load is within the SLO, or none is."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Capacity:
     load : Interval or None
         The largest load within the SLO over the seeds; None if a seed has none.
     rows : sequence
-        The rows of the searches that ended, one per seed.
+        The rows of the finished searches, one per seed.
     reason : str
         Why there is no answer, or "".
     status : str
@@ -53,17 +53,17 @@ class Capacity:
 
     @property
     def gpus(self) -> float:
-        """GPUs of one server, or of the described fleet; of replicas that come and go, those billed."""
+        """GPUs of one server, or of the described fleet; with autoscaling, the billed mean."""
         return mean(row["gpus"] for row in self.rows) if self.rows else 0
 
     @property
     def gpus_of_all(self) -> int | None:
-        """GPUs of all replicas if some come and go."""
+        """GPUs of all replicas, if the fleet is autoscaled."""
         return self.rows[0].get("gpus_of_all") if self.rows else None
 
     @property
     def host_gib(self) -> float:
-        """Host memory below all of these GPUs."""
+        """Host memory of these GPUs together."""
         return fmean(row.get("host_gib", 0.0) for row in self.rows) if self.rows else 0.0
 
     @property
@@ -79,7 +79,7 @@ class Capacity:
 
     @property
     def sides(self) -> dict[str, float]:
-        """Where requests that miss the binding limit were, at the least load that misses.
+        """Where requests that miss the binding limit were, at the lowest load that misses the SLO.
 
         Empty unless prefill is disaggregated (sim/record/stages.py).
         """
@@ -90,7 +90,7 @@ class Capacity:
 
     @property
     def missed(self) -> list[str]:
-        """The limits that are missed at the least load that misses, sorted by the number of seeds."""
+        """The limits missed at the lowest load that misses the SLO, sorted by number of seeds."""
         above = [row["above"] for row in self.rows if row.get("above")]
         return [name for name, _ in Counter(name for each in above for name in each["missed"]).most_common()]
 
@@ -100,14 +100,14 @@ class Capacity:
         return None if self.load is None else self.load.mean / self.gpus
 
     def at_load(self, name: str) -> float | None:
-        """A number at the largest load, the mean over the seeds."""
+        """A number at the largest load within the SLO, the mean over the seeds."""
         values = [number((row.get("at_load") or {}).get(name)) for row in self.rows]
         known = [value for value in values if value is not None]
         return fmean(known) if known and len(known) == len(values) else None
 
     @property
     def told(self) -> list[Row]:
-        """Per seed, the facts on the largest load within, or on the one that came closest."""
+        """Per seed, the facts on the largest load within the SLO, or on the load that came closest."""
         return [row.get("at_load") or row["closest"] for row in self.rows]
 
     @property
@@ -117,7 +117,7 @@ class Capacity:
 
     @property
     def beside(self) -> dict[str, Any]:
-        """The assumptions of the answer, and its clock; empty if no search ended."""
+        """The assumptions of the answer, and its clock; empty if no search finished."""
         if not self.told:
             return {}
         first = self.told[0]
@@ -128,12 +128,12 @@ class Capacity:
 
     @property
     def speed(self) -> float | None:
-        """The speed at which a trace may be replayed; None for requests that are drawn."""
+        """How many times faster a trace may be replayed; None for synthetic requests."""
         speeds = [row.get("speed") for row in self.rows]
         return fmean(speeds) if speeds and all(speeds) else None
 
     def more_kv(self) -> Interval | None:
-        """The factor on the load with more KV memory, seed by seed."""
+        """The factor on the load from more KV memory, paired by seed."""
         pairs = [(number(row.get("more_kv_load")), number(row.get("load"))) for row in self.rows]
         if not pairs or any(more is None or load is None for more, load in pairs):
             return None
@@ -143,7 +143,7 @@ class Capacity:
 
 
 def capacities(rows: Sequence[Row], names: Sequence[str], gpus: Sequence[str]) -> list[Capacity]:
-    """The capacity of each system; `names`: the settings that vary, `gpus`: the GPU name of each row."""
+    """The capacity of each system; `names`: the varied settings, `gpus`: the GPU name of each row."""
     groups: dict[str, tuple[dict[str, Any], str, list[Row]]] = {}
     for row, gpu in zip(rows, gpus, strict=True):
         own = {name: row.get(name) for name in names if name != "seed"}
@@ -159,9 +159,9 @@ def capacities(rows: Sequence[Row], names: Sequence[str], gpus: Sequence[str]) -
 
 
 def _spread(rows: Sequence[Row]) -> Interval | None:
-    """The mean of the seeds' largest loads within, and the interval of the load at which the SLO is just met.
+    """The mean of the seeds' largest loads within the SLO, and the interval of the loads that just meet it.
 
-    Each load within is up to the tolerance below that edge, so the answer is low in its interval.
+    A largest load is up to the tolerance below that edge, so the answer lies low in its interval.
     """
     load, edge = (interval([number(row.get(name)) for row in rows]) for name in ("load", "edge"))
     if load is None or edge is None:
@@ -170,7 +170,7 @@ def _spread(rows: Sequence[Row]) -> Interval | None:
 
 
 def limited_by(system: Capacity, slo: Slo) -> str:
-    """Why not more, at the least load that misses: the latency over its limit, what held requests back."""
+    """Why not more, at the lowest load that misses: latency over its limit, and what held requests back."""
     if system.reason:
         return system.reason
     if system.load is None:
@@ -199,7 +199,7 @@ def bound_by(system: Capacity) -> str | None:
 
 
 def _bound(sides: Mapping[str, float]) -> str:
-    """`prefill-bound (97 %), `, for separate servers; `decode-bound, ` if that is all of it."""
+    """`prefill-bound (97 %), ` for disaggregated prefill; `decode-bound, ` if it is all on that side."""
     if not sides:
         return ""
     side = max(sides, key=lambda each: sides[each])
@@ -208,7 +208,7 @@ def _bound(sides: Mapping[str, float]) -> str:
 
 
 def _held(above: Sequence[Any]) -> str:
-    """`KV memory full 71 % of the time, 12 % recomputed`, or the number of concurrent requests."""
+    """`KV memory full 71 % of the time, 12 % recomputed`, or the number of running requests."""
     shares = {
         name: fmean(each["held_back_share"].get(name) or 0.0 for each in above) for name in SHORT_LIMITS
     }
@@ -224,7 +224,7 @@ def _held(above: Sequence[Any]) -> str:
 
 
 def _never(system: Capacity, slo: Slo) -> str:
-    """The load at which a system that never meets the SLO came closest."""
+    """For a system that never meets the SLO, the load at which it came closest."""
     if not system.rows:
         return "no answer"
     closest = min((row["closest"] for row in system.rows), key=lambda each: each["excess"])

@@ -1,9 +1,9 @@
-"""The table of capacities: a row per system, units in the names; grouped by clock.
+"""The table of capacities: a row per system, units in the column names, grouped by clock.
 
     found (capacity.py), the request    --> what each carries, at what price
                                         --> the fleet for a rate, the cheapest first; the value of more memory
 
-Systems on different clocks are not comparable, so each is compared with those on its own.
+Systems on different clocks are not comparable, so each is compared only with those on its own clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import Sought
 
 UNITS = {"rate": "requests_per_s", "clients": "clients", "rate-scale": "rate_scale"}
-"""The quantity sought -> the name of its column."""
+"""The quantity sought -> its column."""
 ROUNDED = 1e-9
-"""Tolerance so that rounding of a load does not add a server to a fleet."""
+"""Relative tolerance: rounding of a load must not add a server to a fleet."""
 
 Columns = dict[str, Any]
 
 
 def table_rows(found: Sequence[Capacity], goals: Goals, asked: Sought) -> list[Columns]:
-    """A row per system; for fleets serving a rate, the cheapest of each clock first."""
+    """A row per system; for fleets that serve a given rate, the cheapest of each clock first."""
     best, pools = like_the_best(found), any(system.has_pools for system in found)
     scales = any(system.gpus_of_all for system in found)
     rows = []
@@ -93,7 +93,7 @@ def _per_hour(system: Capacity, goals: Goals, servers: int) -> float | None:
 
 
 def _price(system: Capacity, per_hour: float | None) -> Columns:
-    """The price of its tokens at `per_hour`, if its GPUs have a price."""
+    """The price of tokens at `per_hour`, if the GPUs have prices."""
     if per_hour is None:
         return {}
     output = system.at_load("output_tokens_per_s")
@@ -102,7 +102,7 @@ def _price(system: Capacity, per_hour: float | None) -> Columns:
 
 
 def _of_pools(system: Capacity, per_hour: float | None, unit: str) -> Columns:
-    """For comparisons of heterogeneous fleets: the binding side, and the price of a thousand requests."""
+    """For heterogeneous fleets: the side that limits them, and the price of a thousand requests."""
     found: Columns = {"bound_by": bound_by(system)}
     if per_hour is not None and unit == UNITS["rate"]:
         load = None if system.load is None else system.load.mean
@@ -111,7 +111,7 @@ def _of_pools(system: Capacity, per_hour: float | None, unit: str) -> Columns:
 
 
 def _more_memory(system: Capacity, gib: float | None) -> Columns:
-    """The gain from more KV memory, in per cent, if requested."""
+    """The gain from more KV memory in per cent, if requested."""
     if gib is None:
         return {}
     value, name = system.more_kv(), "more_kv_gain_percent"
@@ -124,7 +124,7 @@ def _more_memory(system: Capacity, gib: float | None) -> Columns:
 
 
 def _fleet(system: Capacity, goals: Goals, asked: Sought) -> Columns:
-    """The servers that carry a rate, and their price, if requested."""
+    """The servers needed for a rate, and their price, if requested."""
     rate = asked.rate_to_carry
     if rate is None:
         return {}
@@ -148,7 +148,7 @@ def _by_cost(rows: Sequence[Columns], unit: str) -> list[Columns]:
 
 
 def like_the_best(found: Sequence[Capacity]) -> list[Capacity]:
-    """Systems with the highest capacity per GPU on their clock, or indistinguishable given seed noise."""
+    """Systems whose capacity per GPU is the highest on their clock, or within seed noise of it."""
     by_clock: dict[str, list[Capacity]] = {}
     for system in found:
         if system.per_gpu is not None:

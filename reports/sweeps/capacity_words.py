@@ -25,7 +25,7 @@ WORDS = {"rate": "requests/s", "clients": "clients", "rate-scale": "times the tr
 Row = Mapping[str, Any]
 PER_THOUSAND = "price_per_thousand_requests"
 MOST_LINES = 12
-"""With more systems, only the best of each GPU is shown among those that were searched roughly."""
+"""With more systems, only the best one per GPU is shown of those searched only coarsely."""
 
 
 def answer(rows: Sequence[Row], labels: Sequence[str], asked: Sought, slo: Slo) -> str:
@@ -54,7 +54,7 @@ def answer(rows: Sequence[Row], labels: Sequence[str], asked: Sought, slo: Slo) 
 
 
 def _cheapest(known: Sequence[tuple[Row, str]]) -> str:
-    """`cheapest with h100: 1 server, 1 GPU, 3.99 per hour`; `known`: on one clock, the cheapest first."""
+    """`cheapest with h100: 1 server, 1 GPU, 3.99 per hour`; `known`: on one clock, cheapest first."""
     row, label = known[0]
     price = row.get("fleet_price_per_hour")
     cost = "" if price is None else f", {figures(price)} per hour"
@@ -63,7 +63,7 @@ def _cheapest(known: Sequence[tuple[Row, str]]) -> str:
 
 
 def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone: bool) -> str:
-    """`h100 has the highest capacity per GPU within ...: 5.16 requests/s, ...`, among those on one clock."""
+    """`h100 has the highest capacity per GPU within ...: 5.16 requests/s, ...`, for systems on one clock."""
     unit, words = UNITS[asked.find], WORDS[asked.find]
     row, label = max(known, key=lambda each: each[0][f"{unit}_per_gpu"])
     least = "at least " if row["at_least"] else ""
@@ -98,7 +98,7 @@ def count_of(row: Row) -> str:
 
 
 def trust_of(row: Row) -> str:
-    """The error of its clock for this model and GPU, in a few words."""
+    """The error of the row's clock for this model and GPU, in a few words."""
     error = row.get("cost.tpot_error_percent")
     return NOT_VALIDATED if error is None else f"TPOT {error:.1f} % off"
 
@@ -147,7 +147,6 @@ def capacity_words(
 
 
 def _columns(rows: Sequence[Row], find: str) -> tuple[list[str], list[list[str]]]:
-    """The capacity of each system: headings, and the cells of each row."""
     unit = UNITS[find]
     headings = ["GPUs", WORDS[find], "per GPU", "tokens/s/GPU", "tok/s/user"]
     columns = [f"{unit}_per_gpu", "output_tokens_per_s_per_gpu", "tokens_per_s_per_user"]
@@ -160,7 +159,6 @@ def _columns(rows: Sequence[Row], find: str) -> tuple[list[str], list[list[str]]
 
 
 def _fleet_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The fleet of each system: headings, and the cells of each row."""
     priced = any(row.get("fleet_price_per_hour") is not None for row in rows)
     headings = [WORDS["rate"], "servers", "GPUs", *(["per hour"] * priced), "clock"]
     return headings, [
@@ -180,9 +178,9 @@ def clocks_apart(rows: Sequence[Row], labels: Sequence[str]) -> str:
 
 
 def beside(rows: Sequence[Row], defaults: Sequence[str] = (), prices_from: str = "") -> list[str]:
-    """The notes on an answer, in text and figure: its assumptions, its clock and prices.
+    """The notes on an answer, for text and figure: its assumptions, its clock and prices.
 
-    `defaults`: the settings that are a release's defaults.
+    `defaults`: the settings that come from a release.
     """
     ended = [row for row in rows if row["seeds"]]
     if not ended:
@@ -201,7 +199,7 @@ def beside(rows: Sequence[Row], defaults: Sequence[str] = (), prices_from: str =
 
 
 def _how(rows: Sequence[Row]) -> str:
-    """How it was judged: seeds, tolerance, the steady state, and the source of requests."""
+    """How capacity was judged: seeds, tolerance, the steady state, and the source of requests."""
     ended = [row for row in rows if row["seeds"]]
     seeds = max(row["seeds"] for row in ended)
     parts = [f"{seeds} seed{'s' * (seeds != 1)}, the same for all systems" + (", ±95 %" if seeds > 1 else "")]
@@ -230,7 +228,7 @@ def _gain(row: Row) -> str:
 
 
 def _best_of_each_gpu(rows: Sequence[Row], unit: str) -> set[int]:
-    """The first row, which is the cheapest, of each GPU, if several are compared."""
+    """The first row of each GPU, which is the cheapest, if several are compared."""
     if len({row.get("gpu") for row in rows}) < 2:
         return set()
     seen: dict[Any, int] = {}
@@ -241,11 +239,11 @@ def _best_of_each_gpu(rows: Sequence[Row], unit: str) -> set[int]:
 
 
 def _gpus(row: Row) -> str:
-    """`4`; `2.31 of 4` if replicas come and go."""
+    """`4`; `2.31 of 4` with autoscaling."""
     found, of_all = _count(row["gpus"]), row.get("gpus_of_all")
     return found if of_all in (None, row["gpus"]) else f"{found} of {_count(of_all)}"
 
 
 def _count(value: float | None) -> str:
-    """A whole number in full; a mean in three figures."""
+    """Integers in full; means with three significant figures."""
     return figures(value) if value is None or value % 1 else f"{value:,.0f}"

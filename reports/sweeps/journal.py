@@ -1,9 +1,9 @@
-"""The finished runs of a sweep, one per line: a sweep killed at any instant resumes from here.
+"""The finished runs of a sweep, one per line, so that a sweep killed at any time can be resumed.
 
     runs.jsonl    {"key": "3f2c...", "row": {"status": "finished", ...}, "cpu_s": 0.42}
 
-A key is a digest of everything that determines the result. A line is appended when its run has ended, and is
-on disk before the next. A partial line from a killed process is cut off.
+A key is a digest of everything that determines the result. A line is appended when its run ends, and is on
+disk before the next one. A partial line from a killed process is dropped.
 """
 
 import json
@@ -23,7 +23,7 @@ KEPT = "the runs that are done are kept, and the same command continues"
 
 @dataclass(frozen=True)
 class Done:
-    """A run that has ended: its row, and its CPU time."""
+    """A finished run: its row, and its CPU time."""
 
     row: Mapping[str, Any]
     cpu_s: float
@@ -42,7 +42,7 @@ class Journal:
                 path.touch()
 
     def add(self, key: str, row: Mapping[str, Any], cpu_s: float | None) -> None:
-        """Save a run; one without a CPU time, from a lost process, is kept only until this process ends."""
+        """Save a run; one without a CPU time, from a process that died, is kept only in memory."""
         if cpu_s is None:
             self.done[key] = Done(row, 0.0)
             return
@@ -63,5 +63,5 @@ class Journal:
             try:
                 found = json.loads(line)
                 self.done[str(found["key"])] = Done(dict(found["row"]), float(found["cpu_s"]))
-            except (ValueError, KeyError, TypeError):  # a damaged line counts as a run that is not done
+            except (ValueError, KeyError, TypeError):  # a damaged line counts as not done
                 continue

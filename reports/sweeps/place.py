@@ -1,12 +1,11 @@
-"""The directory of a sweep: it exists from the first run on, and the next command finds it again.
+"""The directory of a sweep; it exists from the first run on, so that the next command finds it.
 
     out/runs.jsonl       the finished runs, see journal.py
         sweep.json       the plan
         table.parquet    a row per run, when all are done; also as table.csv
         *.png            figures
 
-One process works on it at a time. A stopped sweep continues in it; another sweep reuses the runs that both
-have in common.
+One process works on it at a time. A stopped sweep is resumed; another sweep reuses the runs they share.
 """
 
 from collections.abc import Iterator
@@ -24,12 +23,12 @@ KIND = "sweep"
 
 @contextmanager
 def sweep_directory(path: Path, force: bool = False) -> Iterator[Journal]:
-    """Claim the directory and yield its journal; `force` first removes an earlier sweep or run there.
+    """Claim the directory and yield its journal; with `force`, first remove an earlier sweep or run there.
 
     Raises
     ------
     KvsimError
-        If another process is at work there, or something there is not a sweep.
+        Another process is working there, or it contains something other than a sweep.
     """
     with claimed(path, force=True) as claim, explained(path, kept=KEPT):
         target = claim.target

@@ -11,7 +11,7 @@
     name = "chat"
     trace = "sharegpt"
 
-A file of this kind, or the options of the command line, become a Plan.
+Such a file, or command-line options, become a Plan.
 """
 
 import tomllib
@@ -43,7 +43,7 @@ MOST_RUNS = 1_000_000
 
 @dataclass(frozen=True)
 class Point:
-    """The settings of runs that differ only in the seed; settings not listed keep their defaults."""
+    """The settings of runs that differ only in the seed; unlisted settings have their defaults."""
 
     case: str | None
     settings: Mapping[str, Any]
@@ -55,9 +55,9 @@ class Point:
 
 
 def labels(points: Sequence[Point], among: Sequence[Point], names: Sequence[str]) -> list[str]:
-    """Some of the points of a sweep in words, case by case, by what distinguishes them from the others.
+    """Describe some points of a sweep, case by case, by what distinguishes them from the others.
 
-    `tensor_parallel_size=1,2` for all points with these; if that is not distinctive, each individually.
+    `tensor_parallel_size=1,2` for all points with these values; if that is ambiguous, each alone.
     """
     found: list[str] = []
     for case in dict.fromkeys(point.case for point in points):
@@ -92,7 +92,7 @@ class Plan:
     zipped : tuple of str
         Options whose values are paired.
     cases : sequence of mappings
-        Settings of cases, which override `settings`; `name` names a case. None: one case without a name.
+        Settings of each case, which override `settings`; `name` names it. None: one unnamed case.
     seeds : int
         Runs of each point.
     slo, gpu_price, host_price : str, str, float or None
@@ -133,7 +133,7 @@ class Plan:
 
 
 def plan_of(given: Mapping[str, Any]) -> Plan:
-    """The plan from a file, a command line or a call, by option names with underscores.
+    """Build the plan from a file, a command line or a call, by option names with underscores.
 
     Raises
     ------
@@ -196,7 +196,6 @@ def _settings(given: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _zipped(given: object, lists: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The names of options whose lists are paired."""
     known = list(dict.fromkeys(name for each in lists for name in each if name != "name"))
     if given in (None, False):
         return ()
@@ -213,7 +212,7 @@ def _zipped(given: object, lists: Sequence[Mapping[str, Any]]) -> tuple[str, ...
 
 
 def shown(value: object) -> str | int | float | bool | None:
-    """A value in the form of a table: a class or a description by its name."""
+    """A value as it appears in a table: classes and descriptions by name."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, type):
@@ -222,13 +221,13 @@ def shown(value: object) -> str | int | float | bool | None:
 
 
 def varying(points: Sequence[Point]) -> list[str]:
-    """The settings in which points differ; one that is not set has its default."""
+    """The settings in which points differ; unset ones have their default."""
     names = dict.fromkeys(name for point in points for name in point.settings)
     return [name for name in names if len({repr(setting(point, name)) for point in points}) > 1]
 
 
 def setting(point: Point, name: str) -> Any:  # noqa: ANN401 - of any option
-    """The value of an option at a point, its default if it is not set."""
+    """The value of an option at a point, or its default."""
     if name in point.settings:
         return point.settings[name]
     named = _option(name)
@@ -236,14 +235,14 @@ def setting(point: Point, name: str) -> Any:  # noqa: ANN401 - of any option
 
 
 def _option(name: str) -> Named | None:
-    """The option of that name; None if there is none, or it belongs to a user's own class."""
+    """The option of that name; None if there is none, or it belongs to a user's class."""
     if name in SWEPT or name in BESIDE:
         return SWEPT.get(name)
     return known_options().get(name)
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write the plan, every list in full, with this version."""
+    """Write the plan, with every list in full and this version."""
     asked = {
         "kvsim": __version__,
         "settings": {name: [shown(value) for value in values] for name, values in plan.settings.items()},

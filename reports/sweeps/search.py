@@ -1,11 +1,11 @@
-"""The largest load within an SLO: bracketing, then bisection on a logarithmic scale.
+"""Find the largest load within an SLO by bracketing, then bisection on a logarithmic scale.
 
     load      1    1.3    1.69 | 1.48    1.58    1.53          (x 1.3 up until one misses, then halves)
     within?   yes  yes    no   | yes     no      yes           -> 1.53, the next one tried, 1.58, misses
 
-Every load is tried with the same random numbers: the same requests with the same gaps, compressed or
-stretched. So results are nearly monotonic in the load, and a bisection makes sense. The answer is the largest
-tried load that is within, below one that is not and at most the tolerance away.
+Every load uses the same random numbers: the same requests with the same gaps, compressed or stretched. So
+results are nearly monotonic in the load and bisection works. The answer is the largest load tried that is
+within the SLO, at most the tolerance below one that is not.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from math import ceil, floor, log, sqrt
 from typing import Any
 
 FACTOR = 1.3
-"""Factor from one load to the next until the answer lies between two."""
+"""Factor between successive loads until the answer is bracketed."""
 STEPS, STEEPEST = 3, 4.0
-"""After this many steps in one direction, each step squares the factor, up to the second number."""
+"""After STEPS steps in one direction each step squares the factor, up to STEEPEST."""
 MOST_TRIED = 60
 
 
@@ -30,7 +30,7 @@ class Tried:
     within : bool
         Whether the SLO was met in a steady state.
     excess : float
-        The worst latency as a multiple of its limit, as far as known; infinity if nothing finished.
+        The worst known latency as a multiple of its limit; infinity if nothing finished.
     about : dict
         Further facts on the run.
     """
@@ -43,9 +43,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search: the largest load within, the least above it that is not, and all tried loads.
+    """The result of a search: the largest load within the SLO, the smallest above it that is not, all tries.
 
-    `best` is None if no load down to the least is within; `worst` if none up to the most is outside.
+    `best` is None if even the smallest load is outside, `worst` if even the largest one is within.
     """
 
     best: Tried | None
@@ -54,7 +54,7 @@ class Found:
 
     @property
     def edge(self) -> float | None:
-        """The load between the two at which the worst latency meets its limit, if its logarithm is linear."""
+        """The load at which the worst latency meets its limit, by log-linear interpolation."""
         if self.best is None or self.worst is None or self.best.load == self.worst.load:
             return None if self.best is None else self.best.load
         below, above = -log(max(self.best.excess, 1e-9)), log(min(max(self.worst.excess, 1e-9), 1e9))
@@ -63,7 +63,7 @@ class Found:
 
     @property
     def at_least(self) -> bool:
-        """Whether even the highest load is within, so that the answer may be higher."""
+        """Whether the highest load tried is within the SLO, so that the answer may be higher."""
         return self.best is not None and self.worst is None
 
     @property
@@ -82,7 +82,7 @@ def search(
     whole: bool = False,
     factor: float = FACTOR,
 ) -> Found:
-    """Find the largest load within.
+    """Find the largest load within the SLO.
 
     Parameters
     ----------
@@ -91,11 +91,12 @@ def search(
     start : float
         The first load to try, from `least` to `most`.
     tolerance : float
-        The answer is less than this share below a load that is outside, or one below it if loads are whole.
+        The answer is less than this share below a load outside the SLO, or one below it if loads are
+        integers.
     whole : bool
-        Whether loads are whole numbers.
+        Whether loads are integers.
     factor : float
-        Factor from one load to the next in the first steps.
+        Factor between loads in the first steps.
     """
     tried: list[Tried] = []
     best: Tried | None = None

@@ -1,12 +1,12 @@
-"""The requests that represent a run's steady state, and whether it has one.
+"""The requests that represent a run's steady state, and whether there is one.
 
     |<- 3 E ->|<------- window -------->|<- E ->|          E: the mean end-to-end time of the run
     arrivals: warm-up, judged requests, requests served while the server empties
 
-A short run is long enough if its arrivals last at least 10 E and 200 requests are in the window; a long one,
-which confirms an answer, also `tells` how many requests are late. It is steady if the server is not
-overloaded (sim/record/load.py), and the requests of the window's second half take at most 1.2 times as long,
-on average, as those of the first.
+A short run is long enough if its arrivals last at least 10 E and 200 requests are in the window; a long run,
+which confirms an answer, must also determine how many requests are late (`tells`). A run is steady if the
+server is not overloaded (sim/record/load.py) and requests in the window's second half take on average at most
+1.2 times as long as in the first.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,8 @@ LEAST_REQUESTS = 200
 MOST_GROWTH = 1.2
 BATCHES = 20
 MOST_ERROR, CERTAIN = 0.25, 4.0
-"""For the share beyond a limit: its largest relative standard error; standard errors that are certain."""
+"""For the share beyond a limit: its largest relative standard error, and how many of them count as certain.
+"""
 
 JUDGED = (
     "steady: not overloaded, and the second half of the window takes at most 1.2 times as long as the first; "
@@ -39,11 +40,11 @@ class Window:
     Attributes
     ----------
     rows : bool array
-        Which rows of the table of requests are in it.
+        Which rows of the request table are in it.
     long_enough : bool
-        Whether arrivals lasted long enough to say anything.
+        Whether arrivals lasted long enough.
     growth : float
-        Time of the second half relative to the first; 1 if nothing finished.
+        Mean time of requests in the second half over the first; 1 if nothing finished.
     """
 
     rows: npt.NDArray[np.bool_]
@@ -52,16 +53,15 @@ class Window:
 
     @property
     def grows(self) -> bool:
-        """Whether requests take longer and longer."""
+        """Whether requests keep taking longer."""
         return self.growth > MOST_GROWTH
 
 
 def tells(latency_s: npt.NDArray[Any], quantile: float, limit_s: float) -> bool:
-    """Whether a window determines how many requests are beyond a limit, or that certainly too many are.
+    """Whether a window determines how many requests exceed a limit, or at least that too many do.
 
-    Near saturation long waits come in clusters, so a hundred requests beyond the quantile may be three busy
-    hours. The uncertainty of their share follows from how much the shares of BATCHES parts, in order of
-    arrival, differ.
+    Near saturation long waits come in clusters, so a hundred requests beyond the quantile may be just three
+    busy hours. The uncertainty of their share is therefore estimated from BATCHES parts in order of arrival.
     """
     values_s, allowed = np.asarray(latency_s, dtype=np.float64), 1 - quantile
     share, error = _share(~(values_s <= limit_s))
@@ -69,7 +69,7 @@ def tells(latency_s: npt.NDArray[Any], quantile: float, limit_s: float) -> bool:
         return True
     at_s = np.nanquantile(values_s, quantile)
     beyond = ~(values_s <= at_s)
-    beyond = beyond if beyond.mean() > allowed / 2 else ~(values_s < at_s)  # many are equal
+    beyond = beyond if beyond.mean() > allowed / 2 else ~(values_s < at_s)  # many values are equal
     return _share(beyond)[1] <= MOST_ERROR * allowed
 
 
@@ -81,12 +81,12 @@ def _share(beyond: npt.NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def everything(table: Table) -> Window:
-    """The whole run, for a trace with its own arrival times, whose length and steadiness are given."""
+    """The whole run, for a trace with its own arrival times; its length and steadiness are not checked."""
     return Window(np.ones(len(table["arrival_s"]), dtype=bool), True, 1.0)
 
 
 def window(table: Table) -> Window:
-    """The steady part of a run, from its table of requests."""
+    """The steady part of a run, from its request table."""
     arrival_s, e2e_s = (np.asarray(table[name], dtype=np.float64) for name in ("arrival_s", "e2e_s"))
     known = np.isfinite(e2e_s)
     if not known.any():

@@ -1,4 +1,4 @@
-"""A sweep or a capacity search read back from its directory, to be drawn and reported again."""
+"""Read a sweep or a capacity search back from its directory, to draw and report it again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from kvsim.sim.record.slo import Slo
 
 ASKED, TABLE, ANSWER = "sweep.json", "table.parquet", "capacity.json"
 LONGEST = 3_000
-"""Most characters of all strings that are drawn."""
+"""Most characters of text that are drawn."""
 
 
 @dataclass(frozen=True)
 class StoredSweep:
-    """The table, a row per run or per system; `names` are the settings that vary.
+    """The table, a row per run or per system; `names` are the varied settings.
 
-    `answer` is the output of a capacity search: `find`, `answer`, `assumed` and `labels`; None: a sweep.
+    `answer` is a capacity search's output: `find`, `answer`, `assumed` and `labels`; None for a sweep.
     """
 
     path: Path
@@ -36,7 +36,7 @@ def is_sweep(directory: Path) -> bool:
 
 
 def read_sweep(directory: Path) -> StoredSweep:
-    """Read back a stored sweep or search; KvsimError if it is not done yet, or damaged."""
+    """Read a stored sweep or search; KvsimError if it is unfinished or damaged."""
     if not (directory / TABLE).is_file():
         raise KvsimError(
             f"{directory} is a sweep that is not done: {TABLE} is missing; run its command again"
@@ -63,7 +63,7 @@ def read_sweep(directory: Path) -> StoredSweep:
 
 
 def _columns(answer: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The columns of each system that the figure of an answer shows."""
+    """The columns that the figure of a capacity search needs."""
     if answer is None:
         return ()
     unit = UNITS[answer["find"]]

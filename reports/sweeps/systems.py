@@ -1,10 +1,10 @@
-"""The rows of a sweep as systems: rows that differ only in the load and the seed.
+"""The rows of a sweep grouped into systems: rows that differ only in the load and the seed.
 
     gpu h100, request_rate 1, seed 0
     gpu h100, request_rate 1, seed 1      ->  system "h100": load 1 has two rows, load 2 one
     gpu h100, request_rate 2, seed 0
 
-Settings that only say how much of a trace is used vary along with the load.
+Settings that only say how much of a trace is used may vary along with the load.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,14 +42,14 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class System:
-    """Rows of one system; `points` by load, ascending; without a load there is one point, 0."""
+    """Rows of one system; `points` by load, ascending. Without a load there is one point, 0."""
 
     name: str
     settings: Mapping[str, Any]
     points: Mapping[float, Sequence[Row]]
 
     def numbers(self, column: str) -> list[tuple[float, Interval]]:
-        """(load, mean and its interval over the seeds) for loads at which all seeds have the number."""
+        """(load, mean with its interval over the seeds) for loads at which all seeds have the number."""
         return self.values(lambda row: number(row.get(column)))
 
     def values(self, value: Callable[[Row], float | None]) -> list[tuple[float, Interval]]:
@@ -69,7 +69,7 @@ class System:
     def knee(self) -> float | None:
         """The load at which throughput / latency is largest: Kleinrock's knee (1979); None at an end.
 
-        The latency is the mean end-to-end time. At the first or the last load the knee is out of range.
+        The latency is the mean E2E. A maximum at the first or last load says nothing about the knee.
         """
         power = self.values(_power)
         if len(power) < 3:
@@ -79,12 +79,12 @@ class System:
 
 
 def load_of(names: Sequence[str]) -> str | None:
-    """The setting that is the load, among those that vary; None: none is."""
+    """The varied setting that is the load; None if none is."""
     return next((name for name in LOADS if name in names), None)
 
 
 def systems(rows: Sequence[Row], names: Sequence[str]) -> list[System]:
-    """The systems of these rows, in order; `names` are the settings that vary, `case` included."""
+    """The systems of these rows, in order; `names` are the varied settings, including `case`."""
     load = load_of(names)
     apart = [name for name in names if name not in (load, "seed", *_ALONG) and not _told(name, names, rows)]
     apart = apart or [name for name in names if name in _ALONG and load is None]
@@ -99,14 +99,14 @@ def systems(rows: Sequence[Row], names: Sequence[str]) -> list[System]:
 
 
 def _told(name: str, names: Sequence[str], rows: Sequence[Row]) -> bool:
-    """Whether the case determines a setting: it has only one value per case."""
+    """Whether the case determines a setting: it has one value per case."""
     if name == "case" or "case" not in names:
         return False
     return len({(row["case"], repr(row.get(name))) for row in rows}) == len({row["case"] for row in rows})
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
-    """`h100, TP 2, KV fp8`; `all` if nothing distinguishes systems."""
+    """`h100, TP 2, KV fp8`; `all` if there is only one system."""
     return ", ".join(_said(name, value) for name, value in settings.items()) or "all"
 
 
@@ -129,13 +129,13 @@ def _power(row: Row) -> float | None:
 
 
 def interactivity(row: Row) -> float | None:
-    """Output tokens per second of one user: 1 / the median time per output token."""
+    """Output tokens per second per user: 1 / the median time per output token."""
     tpot_s = number(row.get("latency.tpot_s.p50"))
     return 1 / tpot_s if tpot_s else None
 
 
 def tokens_per_gpu(row: Row) -> float | None:
-    """Output tokens per second and GPU; of replicas that come and go, those billed."""
+    """Output tokens per second per GPU; with autoscaling, per billed GPU."""
     tokens, gpus = number(row.get("throughput.output_tokens_per_s")), number(row.get("gpus"))
     hours, hours_of_all = number(row.get("scaling.gpu_hours")), number(row.get("scaling.gpu_hours_of_all"))
     if gpus and hours and hours_of_all:

@@ -1,10 +1,10 @@
-"""The table of a sweep: a row per run, a column per setting that varies and per number of the summary.
+"""The table of a sweep: a row per run, a column per varied setting and per number of the summary.
 
     request_rate  seed  status    reason  gpus  latency.ttft_s.p99  memory.average.token_percent  ...
     1.0           0     finished          2     0.081               12.3
 
-Names include units. The duration of the simulation itself is left out, so that the same sweep gives the same
-bytes wherever it was run. A run that failed, or was impossible, has a reason instead of numbers.
+Names include units. The wall-clock time is left out, so the same sweep always gives the same bytes. A run
+that failed, or was impossible, has a reason instead of numbers.
 """
 
 import csv
@@ -29,13 +29,13 @@ LEFT_OUT = (
     "slo.limits",
 )
 MAY_BE_NONE = ("memory.saturated", "cost.validated")
-"""Parts of a summary that some runs lack; those runs have a single empty value."""
+"""Parts of a summary that some runs lack; those have a single empty value."""
 _PERCENT = ("memory.average.", "memory.saturated.", "memory.saved_by_sharing")
 FINISHED, FAILED, IMPOSSIBLE = "finished", "failed", "impossible"
 
 
 def numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a flat summary under names with units, and its categorical strings."""
+    """The numbers and categorical strings of a flat summary, under names with units."""
     return {
         f"{name}_percent" if name.startswith(_PERCENT) else name: value
         for name, value in flat.items()
@@ -106,7 +106,6 @@ def _column(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
 
 
 def _said(value: object) -> object:
-    """A value in a CSV."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(value) if isinstance(value, float) else value

@@ -1,10 +1,10 @@
-"""Would a tier pay off? The sizes of a tier that a sweep compares, smallest first, and their gains.
+"""Would a tier pay off? The tier sizes that a sweep compares, smallest first, and their gains.
 
     none, 16, 64, 256 GiB  ->  "With 64 GiB below the GPU's memory the mean TTFT is 4 s and its p99 9 s,
                                10 s and 30 s without a tier"
 
-The size is vLLM's or LMCache's, that of the host in a stack of `--tier`, or HiCache's: in GB per GPU, or as
-a ratio of the GPU's own. The mean shows whether there is a gain: the median does not see a shrinking tail.
+The size is vLLM's or LMCache's, the host's in a stack of `--tier`, or HiCache's: in GB per GPU, or as a ratio
+of the GPU's own. Gains are judged by the mean, because the median misses a shrinking tail.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from kvsim.sim.models.sizes import size_bytes
 STACK = "tier"
 IN_GB, RATIO = "hicache_size", "hicache_ratio"
 SIZES = (TIER, STACK, IN_GB, RATIO)
-"""Settings for the size of a tier."""
+"""Settings that define the size of a tier."""
 TIMES = " times the GPU's memory"
 GAIN = 0.1
-"""Smaller shares of the mean time to the first token are not reported as a gain."""
+"""Smaller shares of the mean TTFT are not reported as a gain."""
 
 Points = list[tuple[str, System]]
 """(size in words, system), the smallest first."""
@@ -49,7 +49,7 @@ def curves(systems: Sequence[System]) -> dict[str, Points]:
 
 
 def _size(setting: str, system: System) -> tuple[float, str] | None:
-    """The size, as a number for ordering, and in words; None if a run does not record it."""
+    """The size as a sort key and in words; None if a run does not record it."""
     asked = system.settings[setting]
     if setting == RATIO and isinstance(asked, int | float):
         return asked, f"{asked:g}{TIMES}"
@@ -67,13 +67,13 @@ def _size(setting: str, system: System) -> tuple[float, str] | None:
 
 
 def _by_ratio(system: System) -> float | None:
-    """GB per GPU of a HiCache whose size is given by the ratio, as recorded in its run."""
+    """GB per GPU of a HiCache whose size is given as a ratio, as recorded in its run."""
     total, gpus = (_mean(system, column) for column in ("tier.capacity_bytes", "gpus"))
     return total / gpus / 1e9 if total and gpus else None
 
 
 def gains(by_name: Mapping[str, Points]) -> list[str]:
-    """The gain from a tier in each system; named if systems differ otherwise."""
+    """The gain from a tier in each system, named if systems differ otherwise."""
     return [gain(points) if name == "all" else f"{name}: {gain(points)}" for name, points in by_name.items()]
 
 

@@ -9,7 +9,7 @@
     A B;C           for options that may be repeated, such as --pool: A and B together, or C
     a=1,b=2;a=3     for values that contain commas, such as --scale: two values
 
-Ranges are for options that are numbers; in a list, any part may be a range.
+Only numeric options take ranges; any part of a list may be a range.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import Named, listed
 
 MOST = 100_000
-"""Most values of one option; more are a mistake."""
+"""Most values of one option; more must be a mistake."""
 
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 _ONE_TEXT = ("columns",)
-"""Options whose values contain commas: they are not swept."""
+"""Options that contain commas and cannot be swept."""
 
 
 def values_of(named: Named, given: object) -> list[Any]:
@@ -85,7 +85,6 @@ def _of_value(named: Named, value: object) -> object:
 
 
 def _number(named: Named, text: str, value: object) -> float:
-    """A number of the option's type."""
     try:
         found = float(value)
     except (TypeError, ValueError):
@@ -100,7 +99,7 @@ def _number(named: Named, text: str, value: object) -> float:
 
 
 def _range(named: Named, text: str) -> list[float]:
-    """The numbers of a range; rounded if it is not linear and the option takes whole numbers."""
+    """The numbers of a range; rounded if it is not linear and the option takes integers."""
     try:
         first, last, step = text.split(":")
         low, high = float(first), float(last)

@@ -1,8 +1,8 @@
 """A sweep in the terminal: the number of runs, and one line per system; at most 80 columns.
 
-For a system with several loads the table shows the largest at which every seed meets the SLO, or, if there is
-none, the load of its highest throughput; and the results there, as means over the seeds.
-`>= 16`: it is met at the highest load that was tried.
+For a system with several loads the table shows the results at the largest load at which every seed meets the
+SLO, or else at the load of highest throughput, as means over the seeds. `>= 16`: even the highest load tried
+meets it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from kvsim.sim.record.slo import Slo
 Row = Mapping[str, Any]
 MOST_LINES = 60
 MOST_NAMED = 3
-"""Most systems that a headline names for their rejections."""
+"""A headline names at most this many systems for their rejections."""
 _LOAD_UNITS = {"request_rate": "requests/s", "clients": "clients", "rate_scale": "x the trace's speed"}
 
 
@@ -38,7 +38,7 @@ def _gains(found: Sequence[System]) -> list[RenderableType]:
 def plan_words(
     runs: Sequence[Any], keys: Mapping[str, Any], journal: Journal | None, left_s: float, jobs: int
 ) -> str:
-    """The output of a dry run: the number of runs, how many are left, and an estimate of the time."""
+    """The output of a dry run: the number of runs, how many are left, and the estimated time."""
     done = sum(key in journal.done for key in keys) if journal is not None else 0
     impossible = sum(bool(run.reason) for run in runs)
     said = [f"{_runs(len(runs))}"]
@@ -84,12 +84,12 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
 
 
 def headline(found: Sequence[System], load: str | None, slo: Slo | None) -> str:
-    """The system with the highest load within the SLO, or throughput; none if clocks differ."""
+    """The system with the highest load within the SLO, or the highest throughput; empty if clocks differ."""
     return different_clocks(found) or f"{first_words(found)}{_best(ranked(found), found, load, slo)}"
 
 
 def different_clocks(found: Sequence[System]) -> str:
-    """A warning that clocks differ, and the remedy; "" if systems share one."""
+    """A warning that clocks differ, and how to fix it; "" if systems share one."""
     return differ((system.name, cost) for system in found for cost in _costs(system))
 
 
@@ -100,7 +100,7 @@ def ranked(found: Sequence[System]) -> list[System]:
 
 
 def first_words(found: Sequence[System]) -> str:
-    """The beginning of a headline: the rejections of systems; usually ""."""
+    """The beginning of a headline: rejected requests; usually ""."""
     fewer = [system for system in found if _served_share(system) < 1]
     if not fewer:
         return ""
@@ -125,7 +125,7 @@ def _served_by_case(found: Sequence[System]) -> list[str]:
 
 
 def foot(found: Sequence[System]) -> str:
-    """The clocks of all rows, the extrapolated share of their time, and their trust."""
+    """The clocks of all rows, the extrapolated share of their time, and their errors."""
     return f"clock: {told([cost for system in found for cost in _costs(system)])}"
 
 
@@ -134,7 +134,6 @@ def _costs(system: System) -> list[Cost]:
 
 
 def _counts(system: System) -> tuple[float, float]:
-    """Requests finished and submitted, in all rows."""
     rows = [row for rows in system.points.values() for row in rows]
     finished, submitted = (
         sum(number(row.get(f"requests.{name}")) or 0.0 for row in rows) for name in ("finished", "submitted")
@@ -153,7 +152,6 @@ def _served_words(system: System) -> str:
 
 
 def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo: Slo | None) -> str:
-    """The best of the ranked systems, among all that were found."""
     if slo is None or load is None:
         return _fastest(fit, found)
     within = [system for system in fit if largest_within(system) is not None]
@@ -172,7 +170,7 @@ def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo:
 
 
 def _fastest(fit: Sequence[System], found: Sequence[System]) -> str:
-    """The highest throughput of the ranked systems, and who has it."""
+    """The highest throughput of the ranked systems, and which have it."""
     speeds = {each.name: _most(each, "throughput.requests_per_s") or 0.0 for each in fit}
     best = max(fit, key=lambda system: speeds[system.name])
     if not speeds[best.name]:
@@ -211,13 +209,13 @@ def _called(system: System, found: Sequence[System]) -> str:
 
 
 def rank(system: System) -> tuple[float, float]:
-    """Sort key: load within the SLO, then output tokens per second and GPU there."""
+    """Sort key: load within the SLO, then output tokens per second per GPU there."""
     at = largest_within(system)
     return at or 0.0, _made(system, at) or 0.0
 
 
 def _made(system: System, at: float | None) -> float | None:
-    """Output tokens per second and GPU at a load; the maximum if none is given."""
+    """Output tokens per second per GPU at a load; the maximum if none is given."""
     made = {load: value.mean for load, value in system.values(tokens_per_gpu)}
     return max(made.values(), default=None) if at is None else made.get(at)
 
@@ -228,7 +226,7 @@ def at_the_edge(system: System) -> bool:
 
 
 def largest_within(system: System) -> float | None:
-    """The largest load up to which every seed meets the SLO; None: not even at the least."""
+    """The largest load up to which every seed meets the SLO; None if there is none."""
     largest = None
     for load, met in system.met().items():
         if not met:

@@ -1,1 +1,1 @@
-"""`sim trace-events`: `events` in the Trace Event Format, from requests and from the engine's `steps`."""
+"""`sim trace-events`: requests and engine `steps` as `events` in the Trace Event Format."""

@@ -4,12 +4,12 @@
                          thread "replica"        a slice while it is dead or off
                          thread "request 17"     a slice per request, with one inside per state of its life
                          counters                the memory ledger, running and waiting, preemptions, tiers
-                         tracks of copies        loads beside steps, and reads from a storage below the host
+                         tracks of copies        loads that overlap steps, reads from storage below the host
 
-One of several answers has its own thread, from its fork on. Copies and forks are instants, and an arrow goes
-from the request that needed room to the one that lost its memory. Slices of one thread nest, and the events
-of the file are in order of time: they are sorted as numbers, and formatted one by one while they are written,
-so that a file of any length takes only the memory of its numbers.
+Each of several answers has its own thread, from its fork on. Copies and forks are instants, and an arrow goes
+from the request that needed room to the one that lost its memory. Slices of one thread nest, and events are
+in order of time: they are sorted as numbers and formatted one by one while writing, so even a long file needs
+memory only for its numbers.
 
 The format: JSON with `traceEvents`; `ts` and `dur` in microseconds, here with three decimals.
 """
@@ -43,12 +43,12 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.whole_file import whole_file
 
 MOST_REQUESTS = 1000
-"""Tracks that a viewer still scrolls through."""
+"""As many tracks as a viewer can still scroll through."""
 _FIRST_THREAD = 1000
 _REPLICA_THREAD = _FIRST_THREAD - 1
 _AT_ONCE = 8192
 _PARENT, _ARROW_END, _STATE, _ARROW_START, _INSTANT = range(5)
-"""The order at equal times: an arrow ends at the next slice to begin, and starts in the one begun last."""
+"""The order at equal times. An arrow ends at the next slice to begin, and starts in the latest one begun."""
 
 Timed = tuple[int, str]
 """(nanoseconds, an event as text)"""
@@ -56,7 +56,7 @@ Timed = tuple[int, str]
 
 @dataclass(frozen=True)
 class Traced:
-    """A run to draw: its lives, its steps if known, and when it was not there."""
+    """A run to draw: its lives, its steps if known, and when it was absent."""
 
     run: Run
     lives: Lives
@@ -96,7 +96,7 @@ def write_trace(
 ) -> Written:
     """Write requests `first` to `last` of these runs, atomically; gzip if the name ends with .gz.
 
-    It replaces an earlier timeline, but any other file only with `force`.
+    Replaces an earlier timeline; any other file only with `force`.
     """
     if out.is_dir() or not out.name:
         raise KvsimError(f"out must be a file, and {out} is a directory")
@@ -134,7 +134,7 @@ def _whole_file(out: Path, force: bool) -> Iterator[IO[str]]:
 
 
 def is_timeline(path: Path) -> bool:
-    """Whether a file is a timeline by kvsim, judging by its head."""
+    """Whether a file is a timeline by kvsim, judging by its first bytes."""
     try:
         with (gzip.open if path.name.endswith(".gz") else open)(path, "rb") as file:
             return b'"otherData": {"kvsim": ' in file.read(200)
@@ -173,7 +173,7 @@ class _Process:
         self._place[self.chosen] = np.arange(len(self.chosen))
 
     def names(self) -> Iterator[str]:
-        """The names of the process and its threads, and their order."""
+        """Name and order the process and its threads."""
         pid = self.pid
         yield named(pid, pid, "process_name", {"name": self.run.label})
         yield named(pid, pid, "process_sort_index", {"sort_index": pid})
@@ -316,7 +316,6 @@ class _Process:
         )
 
     def _not_there(self) -> Iterator[Timed]:
-        """When the replica was dead or off."""
         for from_s, to_s, why in self.away:
             start_ns, end_ns = round(from_s * 1e9), round(to_s * 1e9)
             yield (
@@ -353,5 +352,5 @@ _ARGUMENTS = ("tokens", "cached", "by", "need", "free", "largest")
 
 
 def _ns(time_ps: Int64) -> Int64:
-    """Picoseconds to the nearest nanosecond: adjacent slices stay adjacent."""
+    """Round picoseconds to nanoseconds; adjacent slices stay adjacent."""
     return (time_ps + 500) // 1000

@@ -1,4 +1,4 @@
-"""The engine's steps as slices of a timeline, from a step log on disk or of a repeated run."""
+"""The engine's steps as slices of a timeline, from a step log on disk or from a repeated run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +25,9 @@ _AT_ONCE = 8192
 def step_slices(
     pid: int, steps: Steps, window_ps: tuple[int, int] | None, replica: int | None = None
 ) -> Iterator[tuple[int, str]]:
-    """(nanoseconds, event) of each step; only of those that touch the window, if there is one.
+    """(nanoseconds, event) of each step; only of steps that touch the window, if there is one.
 
-    For a fleet, those of one `replica`.
+    For a fleet, of one `replica`.
     """
     last_ns = 0
     for columns in _portions(steps, () if replica is None else ("replica",)):
@@ -63,7 +63,7 @@ def _kind(step: Mapping[str, int]) -> str:
 
 
 def _portions(steps: Steps, more: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """The columns of some steps at a time, with `more` columns."""
+    """The columns of a portion of the steps at a time, including the columns `more`."""
     if not isinstance(steps, Path):
         rows = len(steps["start_s"])
         for start in range(0, rows, _AT_ONCE):

@@ -16,7 +16,7 @@ def quoted(value: Any) -> str:  # noqa: ANN401 - JSON is any value
 
 
 def named(pid: int, tid: int, what: str, args: Mapping[str, Any]) -> str:
-    """A metadata event: the name of a process or a thread, or its sort position."""
+    """A metadata event: the name or the sort position of a process or thread."""
     return f'{{"ph": "M", "pid": {pid}, "tid": {tid}, "name": "{what}", "args": {quoted(args)}}}'
 
 

@@ -1,7 +1,6 @@
-"""Copies that overlap steps, as tracks of a timeline: from the host to the GPU, from storage to the host.
+"""Copies that overlap steps, as tracks of a timeline: from host to GPU, and from storage to host.
 
-Such a copy runs while its request waits or computes, concurrently with others: so each is drawn apart from
-its request's slices, as a pair of asynchronous events.
+Such copies overlap each other and their requests' slices, so each is drawn as a pair of asynchronous events.
 """
 
 from collections.abc import Iterator
@@ -21,9 +20,9 @@ COPIES: Final = (
 
 
 def transfers(pid: int, log: EventLog, first: int, end: int) -> Iterator[tuple[int, str]]:
-    """(nanoseconds, event) of each copy's begin and end, for requests from `first` up to, excluding, `end`.
+    """(nanoseconds, event) of each copy's begin and end, for requests from `first` up to but excluding `end`.
 
-    A copy that ends with its server, without an end event, is not drawn.
+    A copy without an end event, cut off by its server's death, is not drawn.
     """
     request, time_ns = log.numbers["request"], (log.numbers["time_ps"] + 500) // 1000
     mine = (request >= first) & (request < end)

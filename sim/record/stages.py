@@ -6,7 +6,8 @@
 Where prompts are pushed (sim/serving/pushing.py), decode also comes first: until it has room for the prompt.
 
 The bottleneck of a fleet is the stage in which requests that miss a limit spend the most time: prefill (its
-queue and the prompt), the link (its queue and the copy), or decode (room for the prompt, the proxy, and all steps).
+queue and the prompt), the link (its queue and the copy), or decode (room for the prompt, the proxy, and all
+steps).
 """
 
 from collections.abc import Mapping

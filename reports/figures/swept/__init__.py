@@ -21,9 +21,9 @@ FIGURES: dict[str, Callable[..., Figure | None]] = {
     "heatmap": heatmap.heatmap,
     "goals": goals.goals,
 }
-"""Name -> a function of systems, load, limits and style; it returns None if these rows lack its data."""
+"""Name -> a function of systems, load, limits and style that returns None if the rows lack its data."""
 COUNTING = ("goals",)
-"""Figures that count rejected requests: they need not say how many were rejected."""
+"""Figures that already count rejected requests, so their headlines do not."""
 
 
 def draw_sweep(
@@ -49,7 +49,7 @@ def _signed(  # noqa: PLR0917 - the arguments of a figure
     style: Style,
     refused: str,
 ) -> Figure:
-    """The figure, with rejections and incomparable clocks in its headline, and the clock at its foot."""
+    """The figure, with rejections and a warning about clocks in its headline, and the clock at its foot."""
     drawn = figure(found, load, slo, style)
     first = different_clocks(found) or refused
     said = str(drawn.get_label())

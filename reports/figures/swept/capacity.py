@@ -1,4 +1,4 @@
-"""capacity: the largest load within the SLO per GPU, a bar per system with its interval, and why not more."""
+"""capacity: the largest load within the SLO per GPU, a bar per system with its interval and its limit."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
@@ -18,13 +18,13 @@ Row = Mapping[str, Any]
 
 
 Axis = tuple[str, str]
-"""The column that is drawn, and its name in words."""
+"""The column to draw, and its name in words."""
 
 
 def capacity(  # noqa: PLR0917 - the parts of a picture
     rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, beside: Sequence[str], style: Style
 ) -> Figure:
-    """Bars, per clock the largest first; a line for the interval, with the limit beside it."""
+    """Draw bars, largest first per clock, with a line for the interval and the limit beside it."""
     unit, words = axis
     below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
     clocks = list(dict.fromkeys(map(clock_of, rows)))

@@ -2,7 +2,7 @@
 
 The panels are the latencies of the SLO, or the 99th percentiles of TTFT and TPOT. A bar is the 95 % interval
 over seeds. A ring is the knee: the load at which throughput / mean latency is largest (Kleinrock 1979).
-A point is hollow if only some seeds meet the SLO, and a cross if none does; the answer is the largest load up
+A point is hollow if only some seeds meet the SLO, and a cross if none do. The answer is the largest load up
 to which all seeds meet it.
 """
 
@@ -65,7 +65,7 @@ def curves(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
 
 
 def _panels(slo: Slo | None) -> list[tuple[str, str, Limit | None]]:
-    """(latency, statistic, limit) of each panel; only statistics that a summary has."""
+    """(latency, statistic, limit) of each panel, for statistics that a summary has."""
     usual = ("p50", "p90", "p95", "p99", "max")
     own = [(each.latency, each.statistic, each) for each in slo.limits] if slo else []
     shown = [each for each in own if each[1] in usual and each[0] in LATENCIES]
@@ -81,7 +81,7 @@ def _served(system: System) -> float:
 
 
 def _rule(seeds: int) -> str:
-    """The meaning of the points with respect to the SLO."""
+    """What the points mean with respect to the SLO."""
     if seeds == 1:
         return "points: SLO met; crosses: missed"
     return f"SLO met: with all {seeds} seeds;\nhollow: with some only; crosses: with none"

@@ -1,4 +1,4 @@
-"""fleet: the cost of serving a load per hour, a bar per system, the cheapest of each clock first."""
+"""fleet: the hourly cost of serving a load, a bar per system, cheapest first per clock."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
@@ -22,7 +22,7 @@ MOST_BARS = 20
 def fleet(
     rows: Sequence[Row], labels: Sequence[str], headline: str, beside: Sequence[str], style: Style
 ) -> Figure:
-    """Bars of the systems that serve the load; hollow if only short runs were made."""
+    """Draw the systems that can serve the load; hollow if only short runs were made."""
     shown = _cheapest(rows, labels)
     clocks = len({clock_of(row) for row, _ in shown})
     below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
@@ -46,7 +46,7 @@ def fleet(
 
 
 def _cheapest(rows: Sequence[Row], labels: Sequence[str]) -> list[tuple[Row, str]]:
-    """The cheapest systems that serve the load, per clock, with the same maximum number for each clock."""
+    """The cheapest systems that serve the load, the same maximum number for each clock."""
     by_clock: dict[str, list[tuple[Row, str]]] = {}
     for row, label in zip(rows, labels, strict=True):
         if row["fleet_price_per_hour"] is not None:

@@ -1,7 +1,7 @@
 """goals: the share of requests that met their own goals, by policy, under each traffic and load.
 
-For sweeps over policies whose requests have goals (`clients_mix`, or columns of a trace); cases in which more
-than the policy and the load varies are left out. A rejected request met none.
+For sweeps over policies whose requests have goals (`clients_mix`, or trace columns). Cases that vary more
+than policy and load are left out. A rejected request counts as missing its goals.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MET = "service.attained_share"
 
 
 def goals(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
-    """A heat map; None if policies do not vary, or no request has a goal."""
+    """Draw a heat map; None if policies do not vary, or no request has a goal."""
     by_case: dict[object, list[System]] = {}
     for system in systems:
         by_case.setdefault(system.settings.get("case"), []).append(system)
@@ -59,6 +59,6 @@ def goals(systems: Sequence[System], load: str | None, slo: Slo | None, style: S
 
 
 def _by_policy(members: Sequence[System]) -> bool:
-    """Whether these differ only in their policies, and there are enough of them."""
+    """Whether these differ only in policy, with enough policies."""
     others = {tuple(sorted((k, str(v)) for k, v in s.settings.items() if k != "policy")) for s in members}
     return len(others) == 1 and len({s.settings.get("policy") for s in members}) >= FEWEST

@@ -1,8 +1,8 @@
-"""heatmap: two settings against each other; each cell shows the best over other settings and loads.
+"""heatmap: two settings against each other; each cell shows the best over the other settings and loads.
 
-With an SLO a cell is goodput per GPU, else output tokens per second and GPU: the mean over the seeds, the
-largest over all other settings and loads of the cell. If one setting is the traffic, its columns are not
-comparable: a cell's colour is then its share of the maximum in its column.
+With an SLO a cell shows goodput per GPU, else output tokens per second per GPU: a mean over seeds, the
+maximum over the cell's other settings and loads. If one setting is the traffic, columns are not comparable,
+so a cell is coloured by its share of its column's maximum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from kvsim.reports.sweeps.systems import LOADS, System, tokens_per_gpu
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.slo import Slo
 
-_MOST_WRITTEN = 200  # cells with a number
-_ALIKE = 0.02  # a difference of shares that a headline ignores
-_THE_MOST = 0.995  # a share that is written as 100 %
+_MOST_WRITTEN = 200  # most cells that get a number
+_ALIKE = 0.02  # smaller differences of shares are ignored in a headline
+_THE_MOST = 0.995  # shares from here on are written as 100 %
 _TRAFFIC = {"case", *(field.name for field in fields(Traffic))} - {*LOADS, "num_prompts"}
 
 
@@ -74,7 +74,7 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
 def _settings(
     systems: Sequence[System], load: str | None
 ) -> tuple[tuple[str, list[object]], tuple[str, list[object]]] | None:
-    """The rows and the columns: the two settings that vary most, a load last."""
+    """The rows and columns: the two settings with the most values, loads last."""
     found: dict[str, list[object]] = {}
     for system in systems:
         for name, value in system.settings.items():
@@ -95,7 +95,7 @@ def _settings(
 
 
 def _is_traffic(axis: tuple[str, object]) -> bool:
-    """Whether a setting is traffic, which goes across, regardless of which has more values."""
+    """Whether a setting is traffic; traffic always goes across."""
     return axis[0] in _TRAFFIC
 
 
@@ -142,7 +142,7 @@ def _and_others(count: int) -> str:
 def _headline_of_shares(
     shares: np.ndarray, rows: Sequence[object], columns: Sequence[object], across: str, slo: Slo | None
 ) -> str:
-    """The row that stays closest to the maximum of every column, and the one that falls behind most."""
+    """The row that stays closest to the maximum of every column, and the row that falls furthest behind."""
     least = shares.min(axis=1)
     best, worst = int(least.argmax()), int(least.argmin())
     each, what = _named(across), "Goodput per GPU" if slo else "Output tokens/s per GPU"

@@ -1,8 +1,8 @@
-"""pareto: tokens per second per GPU against those per user, and the front that nothing dominates.
+"""pareto: tokens per second per GPU against tokens per second per user, with the Pareto front.
 
 Every dot is a system at a load. A user's rate is 1 / the median time per output token. Dots outside the SLO
-are hollow, and not part of the front; nor are systems that rejected more than others, or any on different
-clocks.
+are hollow and not part of the front. Systems that rejected more than others are left out of it too, and there
+is no front if clocks differ.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Dot:
 
 
 def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
-    """The front; None if there are fewer than two dots."""
+    """Draw the front; None if there are fewer than two dots."""
     dots = [dot for place, system in enumerate(systems) for dot in _dots(place, system, slo)]
     if len(dots) < 2:
         return None
@@ -63,14 +63,14 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
 
 
 def _fitted(values: Sequence[float]) -> tuple[float, float]:
-    """The range of an axis: around the points, from 0 if they reach down to a third of the maximum."""
+    """The range of an axis around the points; it starts at 0 if they reach below a third of the maximum."""
     low, high = min(values), max(values)
     room = max(0.08 * (high - low if low > high / 3 else high), 0.01 * high)
     return (max(low - room, 0.0) if low > high / 3 else 0.0), high + (room or 1.0)
 
 
 def front_of(dots: Sequence[Dot]) -> list[Dot]:
-    """Dots within the SLO that no other beats in one rate and equals in the other, by user rate."""
+    """Dots within the SLO that no other dot dominates, sorted by user rate."""
     front: list[Dot] = []
     for dot in sorted((dot for dot in dots if dot.within), key=lambda dot: (-dot.user, -dot.gpu)):
         if not front or dot.gpu > front[-1].gpu:

@@ -1,4 +1,4 @@
-"""Code that figures of sweeps share: which of many systems are distinguished."""
+"""Code that figures of sweeps share: which systems get a colour of their own, and legends."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from kvsim.reports.sweeps.capacity_table import clock_of
 from kvsim.reports.sweeps.systems import System
 
 MOST_NAMED = 8
-"""Systems that get a colour and a name; the others are grey."""
+"""At most this many systems get a colour and a name; the others are grey."""
 
 
 def looks(style: Style, systems: Sequence[System], named: Sequence[int]) -> list[Look | None]:
@@ -26,7 +26,7 @@ def looks(style: Style, systems: Sequence[System], named: Sequence[int]) -> list
 
 
 def parts_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The names in a row that give a system its colour."""
+    """The names in a row that determine a system's colour."""
     return {part: str(settings[part]) for part in PARTS if settings.get(part) is not None}
 
 
@@ -57,7 +57,7 @@ def mark(style: Style, look: Look | None) -> dict[str, Any]:
 
 
 def legend(figure: Figure, style: Style, names: Sequence[str], found: Sequence[Look | None]) -> None:
-    """The names of the distinguished systems, and how many are not."""
+    """The names of the coloured systems, and the number of grey ones."""
     own = [(name, look) for name, look in zip(names, found, strict=True) if look is not None]
     grey = len(names) - len(own)
     if len(names) == 1:

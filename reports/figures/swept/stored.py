@@ -1,4 +1,4 @@
-"""A sweep or a search for capacity, read back from its directory, drawn in any style and format."""
+"""Redraw a stored sweep or capacity search in any style and format."""
 
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""tiers: the time to the first token over the size of the tier below the GPU's memory, and the hits.
+"""tiers: time to first token over the size of the tier below GPU memory, and the hit rates.
 
-    left     TTFT, mean and 99th percentile; the first point has no tier, if that was asked for
-    right    the shares of prompt tokens found in the GPU's memory and in the tier, stacked
+    left     TTFT, mean and 99th percentile; the first point is without a tier, if that was run
+    right    the shares of prompt tokens found in GPU memory and in the tier, stacked
 
 If systems also differ in something else, such as the traffic of a study, both panels have a curve for each.
 """
@@ -93,7 +93,7 @@ def _plot(axes: Axes, style: Style, dots: Sequence[tuple[int, Interval]], how: A
 
 
 def _found(axes: Axes, style: Style, points: Points) -> None:
-    """Bars: shares of finished requests' prompts found in the GPU's memory and in the tier."""
+    """Bars: shares of finished requests' prompt tokens found in GPU memory and in the tier."""
     bottom = [0.0] * len(points)
     for place, (words, column) in enumerate(
         (("in the GPU's memory", "engine.prefix_hit_tokens"), ("in the tier", "tier.hit_tokens"))
@@ -125,7 +125,7 @@ def _all_found(axes: Axes, style: Style, found: Mapping[str, Points]) -> None:
 
 
 def _share(system: System, column: str) -> float | None:
-    """The share of a column in the prompt tokens of finished requests."""
+    """A column's sum as a share of the prompt tokens of finished requests."""
 
     def share(row: Mapping[str, Any]) -> float | None:
         rates = [number(row.get(f"throughput.{name}_tokens_per_s")) for name in ("total", "output")]
