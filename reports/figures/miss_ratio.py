@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from kvsim.reports.figures import pieces
 from kvsim.reports.figures.style import Style
 
 POINTS = 400
@@ -87,7 +88,7 @@ def paint(misses: Misses, figure: Figure, style: Style) -> None:
     axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if sizes[-1] < 5000 * sizes[0] else (1,)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(pieces.percent_of(1))
     axes.grid(axis="y")
     if several:
         _legend(axes, misses)
