@@ -29,7 +29,7 @@ class Measure:
     best: Callable[[list[float]], float]
     words: tuple[str, str, str]
     """Around the ratios: `paged [serves] 2.31 times [the requests per second of] contiguous, 1.4 times
-    [those of] buddy`; for points: `paged [wastes] 3.1 points [less memory than] ...`."""
+    [those of] buddy`; for points: `paged [wastes] 3.1 percentage points less [than] ...`."""
     points: bool = False
 
     def compared(self, one: Sequence[float | None], other: Sequence[float | None]) -> Interval | None:
@@ -52,7 +52,7 @@ MEASURES = (
         "requests at once", MEAN_RUNNING.read, max, ("holds", "as many requests at once as", "as many as")
     ),
     Measure("time per token", NORMALIZED.read, min, ("takes", "as long per token as", "as long as")),
-    Measure("waste", _waste, min, ("wastes", "of the memory less than", "less than"), points=True),
+    Measure("waste", _waste, min, ("wastes", "than", "than"), points=True),
 )
 """Waste is last: while requests waited if all runs have enough of that, else over the whole runs."""
 
@@ -81,7 +81,7 @@ class Difference:
         return asdict(self)
 
     def __str__(self) -> str:
-        """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 (12.1-12.9) points`.
+        """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 percentage points less (12.1 to 12.9)`.
 
         Negative points and ratios below one are inverted: as points less, and as the ratio of the other to
         this one.
@@ -92,6 +92,9 @@ class Difference:
         elif self.mean < 1:
             bounds = [1 / self.mean, 1 / self.high, 1 / self.low]
         middle, low, high = map(figures, bounds)
+        if self.unit == "points":
+            less = f"{middle} percentage points less"
+            return less if low == high else f"{less} ({low} to {high})"
         return f"{middle} {self.unit}" if low == high else f"{middle} ({low}-{high}) {self.unit}"
 
 

@@ -21,7 +21,7 @@ from kvsim.sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Chain, Clients, Int64
 
 MOST_TOKENS = 40_000_000
 """Limit for a run known only by its numbers: enough for its means."""
-SHARED = "Prompts are taken to share nothing: the result does not hold them."
+SHARED = "Prompts are assumed to share nothing, because the result does not contain them."
 MEASURED = "measured"
 """Label of each request: the index of its measured request, -1 if the tool's time limit cut it."""
 
