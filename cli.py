@@ -11,7 +11,7 @@
     sim trace-events    the lives of many, and the engine's steps, for a trace viewer
     sim reproduce  the figures of a paper, published beside simulated
     sim traces     all traces; one in numbers and figures; convert or fetch one
-    sim replay     the requests of a benchmark's result, measured beside simulated
+    sim replay     the requests of a benchmark's result, measured against simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
     sim speculation    what speculative decoding gains, by batch and accepted tokens
@@ -413,7 +413,7 @@ def speculation_(
     speculation_command(servers, context, SpeculationOutput(json=json, out=out, **vars(pictures)))
 
 
-@usual(short_help="Replay a benchmark's result: measured beside simulated.")
+@usual(short_help="Replay a benchmark's result: measured against simulated.")
 @flat
 def replay(
     *,
