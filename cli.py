@@ -4,14 +4,14 @@
     sim compare    the same workload under several allocators, side by side
     sim sweep      all combinations of options, into one table
     sim table      the same table of any runs
-    sim capacity   the largest load within an SLO, and why not more
+    sim capacity   the largest load within an SLO, and what limits it
     sim plot       figures of earlier runs, for a screen, a paper or slides
     sim report     one page for the browser: memory map, charts, every request
     sim explain    the life of one request: what happened when, and why it waited
     sim trace-events    the lives of many requests, and the engine's steps, for a trace viewer
     sim reproduce  a paper's figures, published beside simulated
     sim traces     all traces; one in numbers and figures; convert or fetch one
-    sim replay     a benchmark's requests, measured beside simulated
+    sim replay     the requests of a benchmark's result, measured against simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
     sim speculation    what speculative decoding gains, by batch and accepted tokens
@@ -157,7 +157,7 @@ def sweep(
     raise typer.Exit(code)
 
 
-@usual(short_help="The largest load within an SLO, and why not more.")
+@usual(short_help="Find the largest load within an SLO, and what limits it.")
 @flat
 def capacity(
     *,
@@ -176,7 +176,7 @@ def capacity(
     raise typer.Exit(code)
 
 
-@app.command(short_help="The table of a sweep, of any runs.", cls=Plain)
+@app.command(short_help="Make one table of sweeps and runs.", cls=Plain)
 def table(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, comparisons, sweeps.")],
     out: Annotated[
@@ -357,7 +357,7 @@ def reproduce(
     reproduced(paper, figure, quick=quick, jobs=jobs, output=Output(out=out, force=force, **vars(pictures)))
 
 
-@app.command("fit", short_help="Where a GPU's memory goes, and how many requests fit.", cls=Plain)
+@app.command("fit", short_help="Show where a GPU's memory goes, and how many requests fit.", cls=Plain)
 @flat
 def fit_(
     *,
@@ -374,7 +374,7 @@ def fit_(
     ] = None,
     pictures: Pictures,
 ) -> None:
-    """Say where a GPU's memory goes, how layers share the KV cache, and how many requests fit."""
+    """Show where a GPU's memory goes, how layers share the KV cache, and how many requests fit."""
     from kvsim.reports.fit.command import FitOutput, fit_command
     from kvsim.workloads.quantiles import lengths_of
 
@@ -382,7 +382,7 @@ def fit_(
     fit_command(models, gpu.split(","), asked, log, FitOutput(json=json, out=out, **vars(pictures)))
 
 
-@app.command("speculation", short_help="What speculative decoding gains, by batch.", cls=Plain)
+@app.command("speculation", short_help="Estimate what speculative decoding gains, by batch size.", cls=Plain)
 @flat
 def speculation_(
     *,
@@ -413,7 +413,7 @@ def speculation_(
     speculation_command(servers, context, SpeculationOutput(json=json, out=out, **vars(pictures)))
 
 
-@usual(short_help="Replay a benchmark's result: measured beside simulated.")
+@usual(short_help="Replay a benchmark's result: measured against simulated.")
 @flat
 def replay(
     *,
@@ -523,7 +523,7 @@ app.add_typer(traces_app, name="traces", short_help="List the traces; show, conv
 def sim(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and the build, and stop.")
+        bool, typer.Option("--version", help="Print the version and the build, and exit.")
     ] = False,
 ) -> None:
     """Answer what is asked without a command."""

@@ -1,6 +1,6 @@
 """Goals in reports: the `slo`, `per_gpu` and `price` sections of summaries.
 
-    SLO missed: e2e 39.0 s, over 30 s. Goodput 1.97 requests/s, 99.9 % of the requests; 0.875 per million ...
+    SLO missed: E2E 39.0 s (over 30.0 s). Goodput 1.97 requests/s, 99.9 % of all. ...
 
 With several seeds a number is their mean, and the SLO is met if every seed meets it.
 """
@@ -13,6 +13,9 @@ from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.slo import Limit, Slo
+
+_ABBREVIATED = {each: each.upper() for each in ("ttft", "tpot", "e2e")}
+"""Latency of a limit -> its name in a sentence; others are words."""
 
 
 def goal(summary: Summary, section: str, name: str) -> float | None:
@@ -54,7 +57,7 @@ def _verdict(summaries: Sequence[Summary]) -> str:
 
 
 def _measured(summaries: Sequence[Summary], names: Sequence[str]) -> str:
-    """`ttft p99 0.365 s of 0.5 s` for each named limit."""
+    """`TTFT p99 365 ms (within 500 ms)` for each limit of these names."""
     said = []
     for name in names:
         each = [summary["slo"]["by_limit"][name] for summary in summaries]
@@ -63,7 +66,9 @@ def _measured(summaries: Sequence[Summary], names: Sequence[str]) -> str:
         found = seconds(fmean(known)) if known else "none finished"
         limit = seconds(number(each[0]["limit_s"]))
         words = "over" if known and fmean(known) > each[0]["limit_s"] else "within"
-        said.append(f"{name.replace(':', ' ')} {found} ({words} {limit})")
+        latency, _, statistic = name.partition(":")
+        title = " ".join(filter(None, (_ABBREVIATED.get(latency, latency), statistic)))
+        said.append(f"{title} {found} ({words} {limit})")
     return ", ".join(said)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BOUND = "belady"
 SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-"""Shares of an infinite cache's hits, the rows of the table."""
+"""Shares of an unlimited cache's hits: rows of the table."""
 MOST_COLUMNS = 6
 
 
@@ -36,7 +36,7 @@ class Curve(Protocol):
 
     @property
     def ceiling(self) -> float:
-        """Share of the prompt tokens that an infinite cache hits."""
+        """Share of the prompt tokens that an unlimited cache hits."""
 
     @property
     def loose(self) -> float:
@@ -50,7 +50,7 @@ class Curve(Protocol):
         """Share of the prompt tokens that caches of these sizes hit."""
 
     def tokens_for(self, share: float) -> int | None:
-        """The smallest cache that gets this share of an infinite cache's hits."""
+        """The smallest cache that gets this share of an unlimited cache's hits."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Misses:
 
 
 def miss_ratio_table(misses: Misses) -> Group:
-    """Cache hits by size: LRU by shares of an infinite cache's hits, all policies by size."""
+    """Hits of caches by size: LRU by shares of an unlimited cache's hits, all policies by size."""
     curve = misses.curve
     table = table_of_numbers(("of the ceiling", "cache, tokens", "prompt tokens hit"))
     for share in SHARES:

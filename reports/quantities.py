@@ -116,7 +116,7 @@ def percent_at(*path: str) -> Read:
 
 def _held_back(limit: str) -> Quantity:
     share = percent_at("load", "held_back_share", limit)
-    name, full = f"held by {SHORT_LIMITS[limit]}", f"requests held back by {LIMITS[limit]}, time"
+    name, full = f"blocked by {SHORT_LIMITS[limit]}", f"requests blocked by {LIMITS[limit]}, time"
     return Quantity(name, share, percent_text, full=full, rare=True)
 
 
@@ -189,11 +189,9 @@ TIER = (
 """The tier below GPU memory, if any run has one."""
 HELD_BACK = tuple(map(_held_back, LIMITS))
 
-TTFT_P50 = Quantity(
-    "first token, p50", _latency("ttft_s", "p50"), seconds, min, "time to first token, median"
-)
+TTFT_P50 = Quantity("TTFT p50", _latency("ttft_s", "p50"), seconds, min, "time to first token, median")
 TTFT_P99 = Quantity(
-    "first token, p99", _latency("ttft_s", "p99"), seconds, min, "time to first token, 99th percentile"
+    "TTFT p99", _latency("ttft_s", "p99"), seconds, min, "time to first token, 99th percentile"
 )
 TPOT_P50 = Quantity("time per output token, median", _latency("tpot_s", "p50"), seconds, min)
 E2E_P50 = Quantity("end-to-end latency, median", _latency("e2e_s", "p50"), seconds, min)

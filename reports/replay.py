@@ -101,7 +101,7 @@ def _terms(terms: Sequence[Term]) -> RenderableType:
     table.add_column(overflow="fold")
     for each in terms:
         table.add_row(each.name, "" if each.seconds is None else f"{each.seconds:+.3f} s", each.says)
-    title = f"Mean E2E, simulated less measured, is {whole:+.3f} s:" if known else "Of the simulated server:"
+    title = f"Simulated minus measured mean E2E: {whole:+.3f} s" if known else "Of the simulated server:"
     return Group(Text(title), Padding(table, (0, 0, 0, 2)))
 
 

@@ -219,7 +219,7 @@ def _facts(seeds: System) -> Table:
             f"{of_engine(count, 'engine', 'max_running')} at most",
         ),
         ("counted", "; ".join(_counted(seeds)) or "no preemption"),
-        ("held back", f"by {held}" if held else ""),
+        ("blocked", f"by {held}" if held else ""),
         ("prefixes", _hits(seeds)),
         ("shared", _shared(seeds)),
         ("swapped", _swaps(seeds)),
@@ -251,10 +251,16 @@ def _counted(seeds: System) -> list[str]:
     names = [("engine", name) for name in seeds[0]["engine"] if name not in _TOLD_APART]
     names += [("memory", name) for name in ("peak_used_tokens", "external_fragmentation_refusals")]
     return [
-        f"{name.replace('_', ' ')} {_told(seeds, _shown(seeds[0][section].get(name)), section, name)}"
+        _counter(name, _told(seeds, _shown(seeds[0][section].get(name)), section, name))
         for section, name in names
         if _mean(seeds, section, name)
     ]
+
+
+def _counter(name: str, told: str) -> str:
+    if name == "preemptions_recompute":
+        return f"{told} preemption{'' if told == '1' else 's'} (recomputed)"
+    return f"{name.replace('_', ' ')} {told}"
 
 
 def _gib(value: float | None) -> str:

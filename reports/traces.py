@@ -77,7 +77,7 @@ def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequenc
         arrivals = "all at once"
     shared = "none known"
     if found["shared"] is not None:
-        shared = f"{100 * found['shared']:.1f} % of prompt tokens begin an earlier request too"
+        shared = f"{100 * found['shared']:.1f} % of prompt tokens also begin an earlier request"
         if found["shared_rows"] < found["rows"]:
             shared += f" (first {count(found['shared_rows'])} rows)"
     for label, value in (

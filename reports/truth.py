@@ -170,14 +170,14 @@ def truth_report(found: Validation) -> RenderableType:
         for name, key in keys.items():
             parts += [_points_table(name, groups(found, key)), ""]
         parts.append(
-            Text("Errors in percent: median size, median. Assumed of points: " + "; ".join(ASSUMED) + ".")
+            Text("Median absolute and median signed error (%). Assumptions: " + "; ".join(ASSUMED) + ".")
         )
     for name, arithmetic in found.refused:
         parts.append(Text(f"refused: {name}: {arithmetic}", style="yellow"))
     for reason, names in found.left_out.items():
         parts.append(Text(f"left out: {len(names)} points: {reason}", style="yellow"))
     for run, _, _ in found.runs:
-        parts += [Text(f"assumed of {run.name}: {each}") for each in run.assumed]
+        parts += [Text(f"assumption for {run.name}: {each}") for each in run.assumed]
     return Group(*parts)
 
 

@@ -1,6 +1,6 @@
 """Whether a server kept up, and what held requests back, in words: the `load` section of a summary.
 
-    overload([summary])      "overloaded: 3.01 requests/s arrive, 2.02 are served; held back by KV memory ..."
+    overload([summary])      "overloaded: 3.01 requests/s arrive, 2.02 are served; blocked by KV memory ..."
     held_back([summary])     "KV memory 97 % of the time, seats (max_num_seqs) 2 %"
 
 Runs of older versions without this section get no text.
@@ -31,7 +31,7 @@ LEAST_SHARE = 0.005
 """Limits that held requests back for a smaller share of the time do not cause overload."""
 
 LATENCIES_GROW = (
-    "The queue grew as long as requests arrived: the latencies measure the length of "
+    "The queue kept growing while requests arrived, so latencies reflect the length of "
     "the run, not the speed of the server."
 )
 
@@ -53,7 +53,7 @@ def overload(seeds: Sequence[Summary]) -> str:
         return ""
     which = f"all {many}" if many == len(seeds) else f"{many} of {len(seeds)}"
     with_seeds = f" with {which} seeds" if len(seeds) > 1 else ""
-    return f"overloaded{with_seeds}: {_rates(seeds)}; held back by {_held_back(seeds, LEAST_SHARE)}"
+    return f"overloaded{with_seeds}: {_rates(seeds)}; blocked by {_held_back(seeds, LEAST_SHARE)}"
 
 
 def overloads(runs: Sequence[Sequence[Summary]]) -> list[str]:

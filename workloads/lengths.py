@@ -113,7 +113,7 @@ def take(
         chosen = np.arange(num_prompts)
         many = f"{num_prompts:,} " if num_prompts > 1 else ""
         first = f"{FIRST_OF}{many}of the {rows:,} rows of {lengths.name}"
-        note = f"{first}, with any seed (see --shuffle)." if lengths.arrival_s is None else f"{first}."
+        note = f"{first}, whatever the seed (see --shuffle)." if lengths.arrival_s is None else f"{first}."
     elif lengths.arrival_s is not None:
         raise KvsimError(
             f"num_prompts must be at most {rows}, the requests of trace {lengths.name}, which have their "

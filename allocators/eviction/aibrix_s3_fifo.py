@@ -36,7 +36,7 @@ class AibrixS3FifoOptions:
 class AibrixS3Fifo(Eviction):
     """Evicts like AIBrix's s3fifo.py."""
 
-    idea = "s3-fifo with small at 30 %, one use to main, an endless memory"
+    idea = "s3-fifo with small at 30 %, one use to main, unlimited memory"
     used_by = "AIBrix (DRAM)"
     source = "AIBrix 0.8.0, l1/eviction_policy/s3fifo.py"
     checked = "aibrix_kvcache 0.8.0"

@@ -41,7 +41,7 @@ class LlamaContiguous(HeldCells):
         (llama.cpp's `--defrag-thold`).
     """
 
-    idea = "cells in a row for each piece of a prompt; defragmented in need"
+    idea = "cells in a row for each piece of a prompt; defragmented when needed"
     wastes = "nothing; rows too short for the next prompt"
     used_by = "llama.cpp until August 2025"
     source = "llama.cpp src/llama-kv-cache-unified.cpp, PRs 5735 and 11707"

@@ -59,7 +59,7 @@ class Kivi(Allocator):
 
     family = "lossy"
     note = "Memory only: what the answers lose in quality is not modelled."
-    idea = "2 bits an element, but for the last 128 tokens"
+    idea = "2 bits per element, except for the last 128 tokens"
     wastes = "nothing; quality is not modelled"
     used_by = "transformers (QuantizedCache, nearly)"
     source = "KIVI, ICML '24, arXiv 2402.02750"

@@ -35,7 +35,7 @@ class SglangCached(Allocator):
 
     family = "blocks"
     idea = "pages under a radix tree of all text; leaves go by a chosen strategy"
-    wastes = "less than one page; text that parts inside of a page"
+    wastes = "less than one page; text that diverges inside a page"
     used_by = "SGLang"
     source = "SGLang 0.5.23, mem_cache/allocator, radix_cache.py, evict_policy.py"
 

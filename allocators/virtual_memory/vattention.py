@@ -278,6 +278,6 @@ class VAttentionBestFit(VAttention):
 class VAttentionEager(VAttention):
     """Rows without a sequence give up their pages, one kvblock per step."""
 
-    idea = "as vattention; unowned rows are unmapped bit by bit"
+    idea = "as vattention; unowned rows are unmapped gradually"
 
     deferred = False

@@ -27,13 +27,13 @@ def calibrate(
         typer.Option(metavar="FILE", help="The profile to write.", show_default="NAME.json among yours"),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the profile.", show_default="the GPU's")
+        str | None, typer.Option(metavar="NAME", help="Name of the profile.", show_default="the GPU's")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points: about a minute.")] = False,
     interpret: Annotated[
-        bool, typer.Option("--interpret", help="Rehearse on the CPU, on toy sizes: no measurement.")
+        bool, typer.Option("--interpret", help="Rehearse on the CPU with toy sizes: no measurement.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what a stopped one has measured.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard what a stopped run has measured.")] = False,
 ) -> None:
     """Measure this machine's GPU: a profile for --gpu."""
     if ctx.invoked_subcommand is not None:

@@ -51,9 +51,7 @@ def allocators(
         print(card(name))
 
 
-@lists_app.command(
-    "check-allocator", short_help="Try an allocator on random calls, against all rules.", cls=Plain
-)
+@lists_app.command("check-allocator", short_help="Test an allocator with random calls.", cls=Plain)
 def try_allocator(
     allocator: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim allocators.")
@@ -72,9 +70,7 @@ def try_allocator(
     show(rules_table(rules), f"All of them hold: {calls:,} random calls on each arena of {sizes} slots.")
 
 
-@lists_app.command(
-    "check-scheduler", short_help="Try a scheduler on random work, against all rules.", cls=Plain
-)
+@lists_app.command("check-scheduler", short_help="Test a scheduler with random work.", cls=Plain)
 def try_scheduler(
     scheduler: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim schedulers.")
@@ -174,7 +170,7 @@ def eviction(name: OneOf = None) -> None:
         print(card(name))
 
 
-@lists_app.command("check-eviction", short_help="Try an eviction policy against all rules.", cls=Plain)
+@lists_app.command("check-eviction", short_help="Test an eviction policy with random requests.", cls=Plain)
 def try_eviction(
     eviction: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim eviction.")

@@ -220,7 +220,7 @@ def replay(
     log : str or Path, optional
         vLLM's start-up log, with its flags and the size of the KV cache.
     run : int, optional
-        Which of several runs in the file, counted from 1; None: the last.
+        Which run of the file, counted from 1; None: the last.
     fit : "host" or "scale", optional
         Fit one factor to the measured TPOT, see sim/bench/fitting.py.
     what_if : str or mapping, optional

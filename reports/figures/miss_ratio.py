@@ -26,13 +26,13 @@ class Curve(Protocol):
 
     @property
     def ceiling(self) -> float:
-        """Share of the prompt tokens that an infinite cache hits."""
+        """Share of the prompt tokens that an unlimited cache hits."""
 
     def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Share of the prompt tokens that caches of these sizes hit."""
 
     def tokens_for(self, share: float) -> int | None:
-        """The smallest cache that gets this share of an infinite cache's hits."""
+        """The smallest cache that gets this share of an unlimited cache's hits."""
 
 
 class Misses(Protocol):

@@ -46,7 +46,7 @@ def draw_seeds(runs: Sequence[Sequence[Summary]], directory: Path, style: Style)
 
 def _figure(found: Named, style: Style) -> Figure:
     most = max(map(len, found.values()))
-    headline = f"{most} seeds: each a dot; means with 95 % confidence"
+    headline = f"{most} seeds, one dot each; means with 95 % confidence"
     columns = 1 if style.narrow else 2
     height = 2.4 + 1.2 * len(found) if style.narrow else 2.2 + (0.7 if len(found) < 7 else 0.5) * len(found)
     figure = new_sheet(style, height, headline)

@@ -122,7 +122,7 @@ def _difference(allocators: Sequence[Sequence[Summary]]) -> str:
     said = f"{rate.of} finishes {rate} as many requests per second as {rate.to}"
     if at_once and at_once.beyond_spread:
         said += f" and holds {at_once} as many at once"
-    return said + (f"; it wastes {waste} of the memory less" if waste and waste.beyond_spread else "")
+    return said + (f"; it wastes {waste}" if waste and waste.beyond_spread else "")
 
 
 def differences_in_words(runs: Sequence[Run]) -> list[str]:

@@ -28,8 +28,8 @@ class Measure:
     value: Callable[[Summary], float | None]
     best: Callable[[list[float]], float]
     words: tuple[str, str, str]
-    """Text around the ratios: `paged [serves] 2.31 times [the requests per second of] contiguous, 1.4 times
-    [those of] buddy`; for points: `paged [wastes] 3.1 points [less memory than] ...`."""
+    """Around the ratios: `paged [serves] 2.31 times [the requests per second of] contiguous, 1.4 times
+    [those of] buddy`; for points: `paged [wastes] 3.1 percentage points less [than] ...`."""
     points: bool = False
 
     def compared(self, one: Sequence[float | None], other: Sequence[float | None]) -> Interval | None:
@@ -52,7 +52,7 @@ MEASURES = (
         "requests at once", MEAN_RUNNING.read, max, ("holds", "as many requests at once as", "as many as")
     ),
     Measure("time per token", NORMALIZED.read, min, ("takes", "as long per token as", "as long as")),
-    Measure("waste", _waste, min, ("wastes", "of the memory less than", "less than"), points=True),
+    Measure("waste", _waste, min, ("wastes", "than", "than"), points=True),
 )
 """Waste comes last: while requests waited if all runs have enough of that, else over whole runs."""
 
@@ -81,7 +81,7 @@ class Difference:
         return asdict(self)
 
     def __str__(self) -> str:
-        """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 (12.1-12.9) points`.
+        """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 percentage points less (12.1 to 12.9)`.
 
         Negative points and ratios below one are inverted, for "points less" and "times" the other way round.
         """
@@ -91,6 +91,9 @@ class Difference:
         elif self.mean < 1:
             bounds = [1 / self.mean, 1 / self.high, 1 / self.low]
         middle, low, high = map(figures, bounds)
+        if self.unit == "points":
+            less = f"{middle} percentage points less"
+            return less if low == high else f"{less} ({low} to {high})"
         return f"{middle} {self.unit}" if low == high else f"{middle} ({low}-{high}) {self.unit}"
 
 

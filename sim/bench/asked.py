@@ -21,7 +21,7 @@ class ReplayOptions(Pictures):
         shown="none",
     )
     run: int | None = option(
-        "Which of several runs in the file, from 1 on.",
+        "Which run of the file, counted from 1.",
         panel=PANEL,
         default=None,
         value="N",

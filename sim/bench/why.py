@@ -113,9 +113,9 @@ def _memory(found: Simulated) -> Term:
     peak = 100 * memory["peak_used_tokens"] / memory["capacity_tokens"]
     allocated = sum(memory["average"][kind] for kind in LENT)
     words = (
-        f"the KV cache of {memory['capacity_tokens']:,} tokens was at most {peak:.0f} % full, in mean "
-        f"{allocated:.0f} % of it allocated, as vLLM counts its usage; it held the queue back {share:.0f} % "
-        f"of the time, seats {seats:.0f} %; {preempted:,} preemptions"
+        f"the KV cache of {memory['capacity_tokens']:,} tokens was at most {peak:.0f} % full, "
+        f"{allocated:.0f} % allocated on average, as vLLM counts its usage; it blocked the queue "
+        f"{share:.0f} % of the time, seats {seats:.0f} %; {preempted:,} preemptions"
     )
     return Term("memory", None, words)
 

@@ -20,8 +20,8 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Chain, Clients, Int64Column, Workload
 
 MOST_TOKENS = 40_000_000
-"""Most tokens simulated for a run of which only the means are known: enough for these."""
-SHARED = "Prompts are taken to share nothing: the result does not hold them."
+"""Limit for a run known only by its numbers: enough for its means."""
+SHARED = "Prompts are assumed to share nothing, because the result does not contain them."
 MEASURED = "measured"
 """Label with the index of the measured request; -1 if the tool's time limit cut it off."""
 

@@ -31,7 +31,7 @@ class HostOptions:
     """Options of costs that model the host."""
 
     host_time: str = option(
-        "The host's ms per step + us per sequence; auto: the engine's, beside measured GPU times.",
+        "The host's ms per step + us per sequence; auto: the engine's, with measured GPU times.",
         default=AUTO,
         value="auto|none|MS+US",
         doc="[the host's time](cost.md#the-host) per step: milliseconds, and microseconds per sequence; "

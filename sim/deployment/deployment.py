@@ -114,7 +114,7 @@ class ServerChoices:
         panel=HARDWARE,
         default=None,
         value="SECONDS",
-        shown="the engine's, beside measured GPU times",
+        shown="the engine's, with measured GPU times",
         doc="time of HTTP, tokenizer and detokenizer per request, added only to its TTFT and E2E; 0: the "
         "engine alone",
     )

@@ -79,20 +79,20 @@ class EngineChoices:
         "length), or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
     )
     max_num_seqs: int | None = option(
-        "Most sequences computed in a step.",
+        "Maximum sequences computed in a step.",
         panel=ENGINE,
         default=None,
         value="N",
         shown="vLLM's for the GPU",
     )
     max_num_batched_tokens: int | None = option(
-        "Most tokens per step; prompts are split to fit.",
+        "Maximum tokens per step; prompts are split to fit.",
         panel=ENGINE,
         default=None,
         value="N",
         shown="vLLM's for the GPU",
-        doc="most tokens per step; at least `--max-num-seqs`; for `vllm-v0`, by default, also at least the "
-        "longest sequence",
+        doc="maximum tokens per step; at least `--max-num-seqs`; for `vllm-v0`, by default, also at least "
+        "the longest sequence",
     )
     enable_chunked_prefill: bool | None = option(
         "Split prompts to fit a step; --no-...: never.",
@@ -102,12 +102,12 @@ class EngineChoices:
         doc="whether prompts are split to fit a step",
     )
     max_model_len: int | None = option(
-        "Most tokens per request.",
+        "Maximum tokens per request.",
         panel=ENGINE,
         default=None,
         value="N",
         shown="the model's maximum",
-        doc="most tokens per request, prompt and answer together; beyond the model's maximum with a note",
+        doc="maximum tokens per request, prompt and answer together; beyond the model's maximum with a note",
     )
     policy: str | type = option(
         "Who is next: fcfs, priority, sjf, srpt, vtc, ...: see sim policies.",

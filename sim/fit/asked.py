@@ -23,19 +23,21 @@ class FitOptions:
     tensor_parallel_size: int = _asked(1, "GPUs that share every layer.")
     pipeline_parallel_size: int = _asked(1, "GPUs, or groups of them, that hold a stage of layers each.")
     quantization: str | None = _asked(
-        None, "Weights of other bits.", metavar="fp8|awq|gptq|mxfp4|nvfp4|none", show_default="the model's"
+        None, "Bits of the weights.", metavar="fp8|awq|gptq|mxfp4|nvfp4|none", show_default="the model's"
     )
-    kv_cache_dtype: str = _asked("auto", "Type of a cached number.", metavar="auto|fp8|bf16|...")
-    block_size: int | None = _asked(None, "Tokens of a block.", show_default="the engine's")
-    max_model_len: int | None = _asked(None, "Most tokens per request.", show_default="the model's")
+    kv_cache_dtype: str = _asked("auto", "Data type of the KV cache.", metavar="auto|fp8|bf16|...")
+    block_size: int | None = _asked(None, "Tokens per block.", show_default="the engine's")
+    max_model_len: int | None = _asked(None, "Maximum tokens per request.", show_default="the model's")
     gpu_memory_utilization: float | None = _asked(
         None, "Share of the GPU's memory to use.", show_default="the release's: 0.92"
     )
     kv_memory: float | None = _asked(
         None, "Memory of the cache on each GPU, given.", metavar="GIB", show_default="what is left"
     )
-    max_num_batched_tokens: int | None = _asked(None, "Most tokens in a step.", show_default="the release's")
-    max_num_seqs: int | None = _asked(None, "Most requests at once.", show_default="the release's")
+    max_num_batched_tokens: int | None = _asked(
+        None, "Maximum tokens per step.", show_default="the release's"
+    )
+    max_num_seqs: int | None = _asked(None, "Maximum requests at once.", show_default="the release's")
     enable_prefix_caching: bool | None = _asked(None, "Keep prefixes.", show_default="the release's")
     async_scheduling: bool | None = _asked(
         None, "Schedule a step before the previous one has ended.", show_default="the release's"
@@ -57,7 +59,7 @@ class FitOptions:
         show_default="off",
     )
     use: str = _asked("server", "How vLLM is started.", metavar="|".join(USES))
-    performance_mode: str = _asked("balanced", "vLLM's own switch.", metavar="|".join(MODES))
+    performance_mode: str = _asked("balanced", "vLLM's own option.", metavar="|".join(MODES))
     engine: str = _asked(ENGINE, "The engine and its release.")
     lengths: str | None = _asked(
         None, "Requests of these sizes, prompt + answer.", metavar="1000+200,...", show_default="none"

@@ -67,7 +67,7 @@ class Output(Pictures):
         panel=PANEL,
         default=False,
         doc="replace an earlier run in that directory "
-        "([never anything else](output.md#whose-files-are-whose))",
+        "([never anything else](output.md#which-files-kvsim-may-replace))",
     )
     json: bool = option(
         "Print only the summary, as JSON.",

@@ -81,7 +81,7 @@ class Scenario(ServerChoices, EngineChoices):
         panel=FLEET,
         default=None,
         value="[POOL=]POLICY",
-        shown="all replicas, always",
+        shown="no scaling",
         repeats=True,
         commas=True,
         doc="[start and stop](fleet.md#scaling) replicas, `--replicas` at most: `schedule:0=2,600=6,1200=3` "

@@ -45,7 +45,7 @@ class VllmV1Options:
         "Admit a request only when its whole prompt fits.", default=None, shown="on"
     )
     long_prefill_token_threshold: int = option(
-        "Most tokens of one prompt per step while there are other requests.",
+        "Maximum tokens of one prompt per step while there are other requests.",
         default=0,
         value="N",
         least=0,
@@ -167,7 +167,7 @@ class VllmV1Options:
         least=0,
     )
     sync_load_budget_bytes: int = option(
-        "Most bytes that a step loads, and waits for, before it computes.",
+        "Maximum bytes that a step loads, and waits for, before it computes.",
         default=0,
         value="N",
         least=0,

@@ -114,7 +114,8 @@ clock      constant 0.03 s
 simulated  in 1.00 s of CPU, 20 requests/CPU-s
 note: ShareGPT: first question and first answer, LLaMA tokens, at most 2,048 in
 total.
-note: The first 20 of the 8,156 rows of sharegpt, with any seed (see --shuffle).
+note: The first 20 of the 8,156 rows of sharegpt, whatever the seed (see
+--shuffle).
 note: KV memory of 15,744 tokens: reported by the PagedAttention paper (Figure
 2; 12 GiB).
 
@@ -140,12 +141,12 @@ total waste                    56.1 %      59.9 %     0.3 % *
   external                      5.2 %       8.9 %       0.0 %
 waste, requests waiting        89.1 %      89.1 %     0.9 % *
 
-first token, p50               5.42 s      5.42 s   30.0 ms *
-first token, p99               14.4 s      14.4 s    114 ms *
+TTFT p50                       5.42 s      5.42 s   30.0 ms *
+TTFT p99                       14.4 s      14.4 s    114 ms *
 normalised latency, mean      85.6 ms     85.6 ms   30.1 ms *
 preemptions                         0           0           0
-held by KV memory              45.7 %      45.7 %       0.0 %
-held by token budget            0.0 %       0.0 %       0.3 %
+blocked by KV memory           45.7 %      45.7 %       0.0 %
+blocked by token budget         0.0 %       0.0 %       0.3 %
 * best of its row; memory: means of the whole run
 
 paged holds 1.4 times as many requests at once as contiguous and finishes 1.4
@@ -154,7 +155,8 @@ times as many per second; waste 0.3 % against 56.1 % over the whole run.
 clock: constant 0.03 s; not validated
 note: ShareGPT: first question and first answer, LLaMA tokens, at most 2,048 in
 total.
-note: The first 20 of the 8,156 rows of sharegpt, with any seed (see --shuffle).
+note: The first 20 of the 8,156 rows of sharegpt, whatever the seed (see
+--shuffle).
 note: KV memory of 15,744 tokens: reported by the PagedAttention paper (Figure
 2; 12 GiB).
 

@@ -68,10 +68,10 @@ def test_the_terminal_and_the_page_say_whether_they_were_met(tmp_path, capsys):
     flags = ["--num-prompts", "40", "--request-rate", "inf", "--slo", SLO, "--gpu-price", "2"]
     assert main(["run", *flags, "--no-plots", "--out", str(tmp_path / "one")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "SLO missed: ttft p90" in said and "A million tokens costs" in said
+    assert "SLO missed: TTFT p90" in said and "A million tokens costs" in said
     assert main(["report", str(tmp_path / "one")]) == 0
     page = (tmp_path / "one/report.html").read_text()
-    assert "SLO missed: ttft p90" in page and "Requests within the SLO" in page
+    assert "SLO missed: TTFT p90" in page and "Requests within the SLO" in page
     assert main(["compare", *flags, "--seeds", "2", "--jobs", "1", "--no-out"]) == 0
     assert "goodput, requests/s" in capsys.readouterr().out
 

@@ -194,8 +194,8 @@ def test_the_best_is_compared_with_each_other_in_words():
     assert lines[1].startswith("paged holds 4.34 times as many requests at once as contiguous, 3.10 times")
     assert lines[2] == "contiguous takes 30.0 times as long per token as paged, buddy 14.0 times"
     assert lines[3] == (
-        "while requests waited, paged wastes 75.5 points of the memory less than contiguous, "
-        "69.3 points less than buddy"
+        "while requests waited, paged wastes 75.5 percentage points less than contiguous, "
+        "69.3 percentage points less than buddy"
     )
 
 
@@ -271,7 +271,7 @@ def test_the_report_of_a_run_has_an_interval_beside_every_number():
     assert lines[at + 1].split() == ["±2.5", "±2.5", "±4.5", "±4.7", "±4.9", "±7"]
     token = next(line for line in lines if line.startswith("token: holds a key and value"))
     assert token.split()[-6:] == ["95.1", "±0.1", "%", "96.1", "±0.1", "%"]
-    assert any(line.startswith("counted    preemptions recompute 4;") for line in lines)
+    assert any(line.startswith("counted    4 preemptions (recomputed);") for line in lines)
 
 
 def test_a_comparison_stars_what_is_no_different_from_the_best():

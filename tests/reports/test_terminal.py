@@ -40,7 +40,7 @@ free: room for the next request            1.0 %                          0.0 %
 
 engine     vllm_v0 on paged: 12,345 steps, 30.4 requests at once on average, 32
            at most
-counted    preemptions recompute 4; peak used tokens 15,740
+counted    4 preemptions (recomputed); peak used tokens 15,740
 clock      calibrated: NVIDIA A100, 2026-01-05
            3.4 % of the time extrapolated; not validated
 simulated  in 50.0 ms of CPU, 20,000 requests/CPU-s"""
@@ -62,8 +62,8 @@ total waste                    79.4 %     73.2 %     3.9 % *
   external                      8.9 %     41.6 %       1.6 %
 waste, requests waiting        79.4 %     73.2 %     3.9 % *
 
-first token, p50                150 s     70.0 s    5.00 s *
-first token, p99                297 s      139 s    9.90 s *
+TTFT p50                        150 s     70.0 s    5.00 s *
+TTFT p99                        297 s      139 s    9.90 s *
 normalised latency, mean       1.50 s     700 ms   50.0 ms *
 preemptions                         4          4           4
 * best of its row; memory: means of the whole run
@@ -96,7 +96,7 @@ def test_hits_copies_and_swaps_have_lines_of_their_own_where_there_are_any():
     lines = plain(run_table([with_sharing()])).splitlines()
     first = next(place for place, line in enumerate(lines) if line.startswith("counted"))
     assert lines[first : first + 4] == [
-        "counted    preemptions recompute 4; peak used tokens 15,740",
+        "counted    4 preemptions (recomputed); peak used tokens 15,740",
         "prefixes   127,500 tokens were found in the prefix cache, 75.0 % of the prompts",
         "shared     saves 53.7 % of the memory on average; 1,410 blocks copied on write",
         "swapped    7 times; 310 blocks to the host, 300 back",

@@ -31,16 +31,16 @@ OVERLOADED = loaded(PAGED, kv_memory=0.912, max_num_seqs=0.02, max_num_batched_t
 def test_a_run_whose_queue_grows_says_so_first_and_names_the_limits():
     lines = plain(run_table([OVERLOADED])).splitlines()
     assert " ".join(lines[:2]) == (
-        "overloaded: 3.00 requests/s arrive, 2.00 are served; held back by KV memory 91 % of the time, "
+        "overloaded: 3.00 requests/s arrive, 2.00 are served; blocked by KV memory 91 % of the time, "
         "seats (max_num_seqs) 2 %"
     )
     assert lines[2] == ""
     assert lines[3].startswith("paged served 1,000 requests")
-    assert any(line.startswith("note: The queue grew as long as requests arrived") for line in lines)
+    assert any(line.startswith("note: The queue kept growing while requests arrived") for line in lines)
 
 
 def test_limits_below_half_a_per_cent_are_told_below_and_not_in_the_first_line():
-    at = plain(run_table([OVERLOADED])).partition("held back  by ")[2]
+    at = plain(run_table([OVERLOADED])).partition("blocked    by ")[2]
     assert " ".join(at.split()).startswith(
         "KV memory 91 % of the time, seats (max_num_seqs) 2 %, token budget (max_num_batched_tokens) < 1 %"
     )
@@ -63,19 +63,19 @@ def test_a_comparison_names_each_overloaded_run_above_its_table():
         report_table([[loaded(CONTIGUOUS, leave=1, kv_memory=0.99), PAGED]], compared=True), width=120
     ).splitlines()
     assert lines[0] == (
-        "contiguous is overloaded: 3.00 requests/s arrive, 1.00 are served; held back by KV memory 99 % of "
+        "contiguous is overloaded: 3.00 requests/s arrive, 1.00 are served; blocked by KV memory 99 % of "
         "the time"
     )
     assert lines[1] == ""
-    assert any(line.split() == ["held", "by", "KV", "memory", "99.0", "%", "-"] for line in lines)
-    assert not any(line.startswith("held by seats") for line in lines)
+    assert any(line.split() == ["blocked", "by", "KV", "memory", "99.0", "%", "-"] for line in lines)
+    assert not any(line.startswith("blocked by seats") for line in lines)
 
 
 def test_several_seeds_say_how_many_of_them_are_overloaded():
     seeds = [OVERLOADED, loaded(PAGED, come=2.8, leave=2.4, overloaded=False, kv_memory=0.5)]
     words = overload(seeds)
     assert words == (
-        "overloaded with 1 of 2 seeds: 2.90 requests/s arrive, 2.20 are served; held back by "
+        "overloaded with 1 of 2 seeds: 2.90 requests/s arrive, 2.20 are served; blocked by "
         "KV memory 71 % of the time, seats (max_num_seqs) 1 %"
     )
     assert plain(report_table([[each] for each in seeds], compared=False), width=200).startswith(words)
@@ -124,5 +124,5 @@ def test_waste_is_compared_over_the_same_part_of_both_runs():
 def test_the_seeds_compare_waste_over_the_same_part_of_all_runs():
     few, waiting = [rarely_waiting(PAGED)] * 2, [CONTIGUOUS] * 2
     assert difference_lines([few, waiting])[-1] == (
-        "over the whole run, paged wastes 77.9 points of the memory less than contiguous"
+        "over the whole run, paged wastes 77.9 percentage points less than contiguous"
     )

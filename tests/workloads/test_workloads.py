@@ -95,7 +95,10 @@ def test_fewer_prompts_are_the_first_rows_whatever_the_seed():
         taken = take(five_rows(), 3, np.random.default_rng(seed))
         assert taken.prompt_tokens.tolist() == [10, 11, 12]
         assert taken.output_tokens.tolist() == [20, 21, 22]
-    assert taken.notes == ("Five rows.", "The first 3 of the 5 rows of five, with any seed (see --shuffle).")
+    assert taken.notes == (
+        "Five rows.",
+        "The first 3 of the 5 rows of five, whatever the seed (see --shuffle).",
+    )
 
 
 def test_shuffled_rows_are_other_ones_with_every_seed_each_once_and_whole():

@@ -191,7 +191,7 @@ function buildCharts() {
     choice.addEventListener("change", () => { latency = name; redraw(charts.filter(({ place }) => $("latency").contains(place))); });
     $("latency-tabs").append(element("label", {}, choice, words));
   }
-  chart($("latency-charts"), "Distribution", "Per cent of the finished requests in each of 60 bins, zeros in the first; the time axis is logarithmic.", distribution, { height: 300 });
+  chart($("latency-charts"), "Distribution", "Per cent of the finished requests in each of 60 bins (zeros are in the first bin); the time axis is logarithmic.", distribution, { height: 300 });
   chart($("latency-charts"), "Cumulative distribution", "Per cent of the finished requests that take no longer; the time axis is logarithmic.", cumulative, { height: 300 });
   series($("latency"));
 }

@@ -109,7 +109,7 @@ def test_the_terms_sum_to_the_difference_of_the_mean_e2e(tmp_path):
     assert [each.name for each in replay.terms] == ["steps", "start", "queue", "memory"]
     average = replay.found.summary["memory"]["average"]
     lent = average["token"] + average["reserved"] + average["internal"]
-    assert f"in mean {lent:.0f} % of it allocated, as vLLM counts its usage" in replay.terms[-1].says
+    assert f"{lent:.0f} % allocated on average, as vLLM counts its usage" in replay.terms[-1].says
 
 
 def test_the_log_says_what_the_user_does_not(tmp_path):
