@@ -6,9 +6,9 @@ from functools import partial
 from kvsim.reports.figures.swept.stored import draw_stored
 from kvsim.reports.html.plain import drawn, plain_page, table
 from kvsim.reports.palette import count, figures, number, percent_text, seconds
+from kvsim.reports.sweeps.headline import headline
 from kvsim.reports.sweeps.stored import StoredSweep
 from kvsim.reports.sweeps.systems import load_of, systems
-from kvsim.reports.sweeps.words import headline
 
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "status": ("status", figures),

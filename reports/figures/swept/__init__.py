@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from kvsim.reports.figures.sheet import save, sign
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.swept import curves, goals, heatmap, pareto, tiers
+from kvsim.reports.sweeps.headline import different_clocks, first_words, foot
 from kvsim.reports.sweeps.systems import System, load_of, systems
-from kvsim.reports.sweeps.words import different_clocks, first_words, foot
 from kvsim.sim.record.slo import Slo
 
 FIGURES: dict[str, Callable[..., Figure | None]] = {
@@ -36,7 +36,8 @@ def draw_sweep(
     drawn: list[Path] = []
     for name, figure in FIGURES.items():
         if found and figure(found, load, slo, style) is not None:
-            refused = "" if name in COUNTING else first_words(found).rstrip()
+            unserved = name != "heatmap" or not heatmap.names_unserved(found, load)
+            refused = "" if name in COUNTING else first_words(found, nothing=unserved).rstrip()
             drawn += save(part, name, style, partial(_signed, figure, found, load, slo, style, refused))
     return drawn
 
