@@ -90,7 +90,7 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
         for reason in dict.fromkeys(reasons):
             many = reasons.count(reason)
             parts.append(Text(f"{_runs(many)} {words}: {reason}", style="yellow"))
-    return Group(*parts, "")
+    return Group(*parts)
 
 
 def _table(found: Sequence[System], load: str | None, slo: Slo | None) -> Table:
