@@ -68,4 +68,4 @@ def _text(name: str, value: object) -> str:
         return "-" if value is None else str(value)
     if name in _SHOWN:
         return _SHOWN[name][1](found)
-    return count(found) if isinstance(value, int) else figures(found)
+    return count(found) if isinstance(value, int) else f"{found:g}"

@@ -98,6 +98,8 @@ def gain(points: Points, whose: str = "") -> str:
     (first, before, tail), *others = known
     best = min(others, key=lambda each: each[1])
     compared = "" if first == "none" else f"; compared with {first}"
+    if seconds(best[1]) == seconds(before):
+        return f"No tier shortens the mean TTFT{whose}: {seconds(before)} (p99: {seconds(tail)}){compared}"
     if best[1] > (1 - GAIN) * before:
         which, mean_s, p99_s = best
         change = f"{_change(before, mean_s)} at best, with {which} (p99: {_change(tail, p99_s)})"

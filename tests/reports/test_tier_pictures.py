@@ -68,6 +68,9 @@ def test_no_gain_is_said_to_be_none():
         "No tier cuts the mean TTFT by a tenth: 10.0 to 9.80 s at best, with 16 GiB (p99: 30.0 to 29.4 s)"
     )
 
+    same = drawn([row(None, 0.0127), row("16GiB", 0.0127)])
+    assert same.get_label() == "No tier shortens the mean TTFT: 12.7 ms (p99: 38.1 ms)"
+
 
 def test_a_tier_that_halves_the_tail_alone_gains():
     tails = [(0.5, 20.0, 166.0), (2.0, 12.0, 104.0), (8.0, 8.0, 80.0)]
