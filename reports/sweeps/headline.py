@@ -40,17 +40,29 @@ def first_words(found: Sequence[System], *, nothing: bool = True) -> str:
 
     Without `nothing`, systems that served no request are left out: the headline names them.
     """
-    fewer = [system for system in found if served_share(system) < 1 and (nothing or served_share(system))]
+    told = served_in_words([system for system in found if nothing or served_share(system)])
+    apart = "" if len(ranked(found)) == len(found) else "; not ranked with the others"
+    return f"{told}{apart}. " if told else ""
+
+
+def served_in_words(found: Sequence[System]) -> str:
+    """`Requests served: slab 14 of 200`, of the systems that rejected some; "" if none did."""
+    fewer = [system for system in found if served_share(system) < 1]
     if not fewer:
         return ""
     if len(found) > 1 and len({_counts(system) for system in found}) == 1:
-        return f"Requests served: {_served_words(found[0])} each. "
-    apart = "" if len(ranked(found)) == len(found) else "; not ranked with the others"
+        return f"Requests served: {_served_words(found[0])} each"
     if by_case := _served_by_case(found):
-        return f"Requests served: {', '.join(by_case)}{apart}. "
+        return f"Requests served: {', '.join(by_case)}"
     named = [f"{_called(system, found)}{_served_words(system)}" for system in fewer[:MOST_NAMED]]
     more = [f"{len(fewer) - MOST_NAMED:,} more systems not all"] if len(fewer) > MOST_NAMED else []
-    return f"Requests served: {', '.join([*named, *more])}{apart}. "
+    return f"Requests served: {', '.join([*named, *more])}"
+
+
+def served_alike(found: Sequence[System]) -> bool:
+    """Whether all systems of a case serve as many of its requests."""
+    cases = {system.settings.get("case") for system in found}
+    return len(cases) == len({(system.settings.get("case"), _counts(system)) for system in found})
 
 
 def _served_by_case(found: Sequence[System]) -> list[str]:

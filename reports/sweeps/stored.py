@@ -78,7 +78,7 @@ def _common(
     each_case = [case for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
     own = {name for case in each_case for name in case}
     told = [name for name in TOLD if answer is None or name not in LOADS]
-    values = {name: given.get(name, [SWEPT[name].default]) for name in (*told, *given)}
+    values = {**{name: [SWEPT[name].default] for name in told}, **given}
     apart = {*names, *own}
     return {
         name: each[0]

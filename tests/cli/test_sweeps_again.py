@@ -57,10 +57,14 @@ def test_their_pages_hold_the_answer_the_figures_and_a_row_for_each(swept, sough
 
 def test_the_page_says_what_all_runs_have_in_common_and_tells_seeds_apart(tmp_path):
     flags = ["--num-prompts", "20", "--seeds", "2", "--max-num-seqs", "4,8", "--out", str(tmp_path / "out")]
+    flags += ["--kv-offloading-size", "1GiB"]  # an option of a scheduler
     assert cli.main(["sweep", "--request-rate", "2", *flags, "--no-plots"]) == 0
     assert cli.main(["report", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out/report.html").read_text()
-    assert '<p class="lead">All runs: opt-13b, a100-40gb, sharegpt, rate 2, num prompts 20.</p>' in page
+    assert (
+        '<p class="lead">All runs: opt-13b, a100-40gb, sharegpt, rate 2, num prompts 20, tier 1GiB.</p>'
+        in page
+    )
     assert '<th scope="col">seats</th><th scope="col">seed</th>' in page
 
 

@@ -1,8 +1,12 @@
 """The heat map of a sweep: what its colours and its headline compare."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 
 from kvsim.reports.figures.style import SCREEN
+from kvsim.reports.figures.swept import draw_sweep
 from kvsim.reports.figures.swept.heatmap import heatmap
 from kvsim.reports.sweeps.systems import System
 from kvsim.sim.record.slo import Slo
@@ -67,6 +71,23 @@ def test_rows_that_give_the_same_are_not_ranked():
     cells = {("slabs", "a"): 10.0, ("slabs", "b"): 5.0, ("pages", "a"): 9.9, ("pages", "b"): 5.0}
     headline, _ = drawn("case", cells)
     assert headline == "Output tokens/s per GPU: all are within 1 % of the best in every case"
+
+
+def test_the_figure_says_once_who_served_nothing(tmp_path):
+    cells = {("slab", "chat"): (5.0, 10), ("paged", "chat"): (5.0, 10)}
+    cells |= {("slab", "documents"): (0.0, 0), ("paged", "documents"): (4.0, 10)}
+    rows = [
+        {
+            **{"allocator": allocator, "case": case, "status": "finished", "gpus": 1},
+            **{"throughput.output_tokens_per_s": tokens, "throughput.requests_per_s": tokens},
+            **{"requests.finished": finished, "requests.submitted": 10, "cost.clock": "roofline"},
+        }
+        for (allocator, case), (tokens, finished) in cells.items()
+    ]
+    draw_sweep(rows, ["case", "allocator"], None, tmp_path, replace(SCREEN, formats=("svg",)))
+    text = (tmp_path / "heatmap.svg").read_text()
+    said = " ".join(re.findall(r"<!-- (.*?) -->", text))
+    assert "slab served nothing in documents" in said and "Requests served" not in said
 
 
 def rated(goodput, *, met=True, seeds=1):
