@@ -129,6 +129,14 @@ def everybody(names: Sequence[str]) -> str:
     return f"{names[0]} and {names[1]} both" if len(names) == 2 else f"All {len(names):,}"
 
 
+def together(names: Sequence[str]) -> str:
+    """`paged`, `paged and buddy`, `paged, buddy and slab`; more than three: `paged and 3 others`."""
+    first, *others = names
+    if len(names) > 3:
+        return f"{first} and {len(others):,} others"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if others else first
+
+
 def percent_text(value: float | None) -> str:
     """Per cent with one decimal."""
     return "-" if value is None else f"{value:.1f} %"

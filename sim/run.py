@@ -293,24 +293,35 @@ def _time_notes(deployment: Deployment) -> list[str]:
 def defaults_told(deployments: Iterable[Deployment]) -> list[str]:
     """Which settings of servers are defaults of their releases."""
     several = [*deployments]
-    notes = {
-        f"Prefix caching is off: allocator {each.engine.allocator} keeps no prefixes.": None
+    without = dict.fromkeys(
+        str(each.engine.allocator)
         for each in several
         if not each.allocator.keeps_prefixes and _defaults_kept(each) is not None
-    }
-    return [*release_defaults(several), *notes]
+    )
+    *first, last = without or [""]
+    named = f"allocators {', '.join(first)} and {last} keep" if first else f"allocator {last} keeps"
+    return [
+        *release_defaults(several),
+        *([f"Prefix caching is off: {named} no prefixes."] if without else []),
+    ]
 
 
 def release_defaults(deployments: Iterable[Deployment]) -> list[str]:
-    """One line per release; GPUs whose defaults are equal share a line."""
-    by_settings: dict[tuple[str, tuple[tuple[str, object], ...]], dict[str, None]] = {}
+    """One line per release; GPUs that start with the same settings share it.
+
+    If the servers of a GPU have several values of a setting, the line has all of them.
+    """
+    by_gpu: dict[tuple[str, str], dict[str, dict[object, None]]] = {}
     for deployment in deployments:
         name, _, release = (deployment.engine.scheduler or FAMILY).partition("@")
-        own = _defaults_kept(deployment)
-        if own:
-            key = (release if name == FAMILY else "", tuple(own.items()))
-            by_settings.setdefault(key, {})[deployment.gpu.name] = None
-    return [defaults_note(release, [*gpus], dict(own)) for (release, own), gpus in by_settings.items()]
+        of_gpu = (release if name == FAMILY and release else NEWEST, deployment.gpu.name)
+        for setting, value in (_defaults_kept(deployment) or {}).items():
+            by_gpu.setdefault(of_gpu, {}).setdefault(setting, {})[value] = None
+    by_settings: dict[tuple[str, tuple[tuple[str, tuple[object, ...]], ...]], list[str]] = {}
+    for (release, gpu), settings in by_gpu.items():
+        own = tuple((setting, tuple(values)) for setting, values in settings.items())
+        by_settings.setdefault((release, own), []).append(gpu)
+    return [defaults_note(release, gpus, dict(own)) for (release, own), gpus in by_settings.items()]
 
 
 def _defaults_kept(deployment: Deployment) -> dict[str, object] | None:

@@ -1,9 +1,10 @@
 """`sim fit` in the terminal: memory use, groups of layers, what fits, what would help."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.console import Group as Lines
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +16,7 @@ from kvsim.sim.fit.what_if import WhatIf
 
 GIB = 2**30
 BAR_WIDTH = 72
+"""Columns of the bar in a terminal that has as many."""
 PARTS = {
     "weights": ("#0072B2", "█"),
     "draft": ("#CC79A7", "▞"),
@@ -22,7 +24,7 @@ PARTS = {
     "CUDA graphs": ("#CC79A7", "▒"),
     "runtime": ("#56B4E9", "▚"),
     "profiled": ("#E69F00", "▓"),
-    "KV cache": ("#009E73", "▓"),
+    "KV cache": ("#009E73", "░"),
     "not used": ("#9A9A9A", "·"),
 }
 """Colour and glyph of each part of the memory."""
@@ -46,7 +48,7 @@ def fit_report(
     fit = fits[0]
     parts: list[RenderableType] = [Text(headline(fit), style="bold"), Text("")]
     if fit.lines:
-        parts += [_bar(fit), Text(""), memory_table(fit), Text("")]
+        parts += [_Bar(fit), Text(""), memory_table(fit), Text("")]
     parts += [groups_table(fit), Text(""), pool_table(fit)]
     if fit.lengths:
         parts += [Text(""), lengths_table(fit)]
@@ -80,11 +82,21 @@ def _verdict(fit: Fit) -> str:
     return why.replace("vLLM", f"vLLM {fit.engine.release}", 1)
 
 
-def _bar(fit: Fit) -> Text:
-    """One GPU's memory as a stacked bar; parts that do not fit are cut off, with a note."""
+@dataclass(frozen=True)
+class _Bar:
+    """The bar, as wide as the terminal allows."""
+
+    fit: Fit
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield _bar(self.fit, min(BAR_WIDTH, options.max_width))
+
+
+def _bar(fit: Fit, columns: int) -> Text:
+    """One GPU's memory as a stacked bar; parts that do not fit are cut off and reported."""
     total, bar, used = fit.gpu.memory_bytes, Text(), 0
     for line in fit.lines:
-        width = min(round(BAR_WIDTH * max(0, line.bytes) / total), BAR_WIDTH - used)
+        width = min(round(columns * max(0, line.bytes) / total), columns - used)
         used += width
         colour, glyph = PARTS[line.name]
         bar.append(glyph * width, style=colour)

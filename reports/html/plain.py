@@ -15,8 +15,12 @@ _LONG = 24
 """Longer cells are wrapped, in characters."""
 
 
-def plain_page(name: str, answer: str, sections: Mapping[str, str]) -> str:
-    """Build the whole file, which fetches nothing; `sections` maps headings to HTML."""
+def plain_page(name: str, answer: str, sections: Mapping[str, str], about: str = "") -> str:
+    """The whole file, which fetches nothing; `sections` are headings with their HTML.
+
+    `about` stands below the name: what all runs have in common.
+    """
+    below = f'<p class="lead">{html.escape(about)}</p>' if about else ""
     style = "".join(
         resources.files("kvsim.reports.html").joinpath(f"{each}.css").read_text("utf-8")
         for each in ("page", "parts")
@@ -35,7 +39,7 @@ def plain_page(name: str, answer: str, sections: Mapping[str, str]) -> str:
 <title>{html.escape(f"{name} - kvsim report")}</title><style>{style}
 img {{ width: 100%; height: auto; background: #fff; border-radius: 8px; }}</style></head>
 <body><header class="page top"><p class="brand">kvsim report</p><h1>{html.escape(name)}</h1>
-<p class="answer">{html.escape(answer)}</p></header><main class="page" id="main">
+{below}<p class="answer">{html.escape(answer)}</p></header><main class="page" id="main">
 {parts}</main></body></html>
 """
 

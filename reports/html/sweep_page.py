@@ -6,9 +6,9 @@ from functools import partial
 from kvsim.reports.figures.swept.stored import draw_stored
 from kvsim.reports.html.plain import drawn, plain_page, table
 from kvsim.reports.palette import count, figures, number, percent_text, seconds
+from kvsim.reports.sweeps.headline import headline
 from kvsim.reports.sweeps.stored import StoredSweep
-from kvsim.reports.sweeps.systems import load_of, systems
-from kvsim.reports.sweeps.words import headline
+from kvsim.reports.sweeps.systems import load_of, name_of, setting_words, systems
 
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "status": ("status", figures),
@@ -38,8 +38,12 @@ def sweep_page(sweep: StoredSweep) -> str:
     there = [name for name in _SHOWN if any(row.get(name) is not None for row in sweep.rows)]
     if len({row.get("status") for row in sweep.rows}) == 1 and len(there) > 1:
         there.remove("status")
-    headings = [*(name.replace("_", " ") for name in sweep.names), *(_SHOWN[name][0] for name in there)]
-    rows = [[_text(name, row.get(name)) for name in (*sweep.names, *there)] for row in sweep.rows]
+    own = [*sweep.names, *(["seed"] if any(row.get("seed") is not None for row in sweep.rows) else [])]
+    headings = [*map(setting_words, own), *(_SHOWN[name][0] for name in there)]
+    rows = [[_text(name, row.get(name)) for name in (*own, *there)] for row in sweep.rows]
+    if sweep.answer is not None:  # settings are named in the labels
+        headings[: len(own)] = ["system"]
+        rows = [[label, *row[len(own) :]] for label, row in zip(sweep.answer["labels"], rows, strict=True)]
     return plain_page(
         sweep.path.name,
         _said(sweep),
@@ -47,6 +51,7 @@ def sweep_page(sweep: StoredSweep) -> str:
             "Figures": drawn(partial(draw_stored, sweep)),
             "In numbers": table(headings, rows, "table.csv and table.parquet have every column."),
         },
+        f"All runs: {common}." if (common := name_of(sweep.common)) != "all" else "",
     )
 
 
@@ -63,4 +68,4 @@ def _text(name: str, value: object) -> str:
         return "-" if value is None else str(value)
     if name in _SHOWN:
         return _SHOWN[name][1](found)
-    return count(found) if isinstance(value, int) else figures(found)
+    return count(found) if isinstance(value, int) else f"{found:g}"

@@ -12,6 +12,7 @@ from kvsim.reports.rundir.formats import MOST, Columns, load_json, read_columns,
 from kvsim.reports.rundir.stack import LOWER, owners
 from kvsim.sim.complaints import printable
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.marker import read_marker
 from kvsim.sim.options.pools import WAYS
 from kvsim.sim.record.summary import Summary
 
@@ -120,13 +121,30 @@ class Run:
         return row if row < len(numbers) and numbers[row] == request else -1
 
 
+def _no_run(directory: Path, missing: str) -> str:
+    """Why a directory is not a run, and what to do if it is something else of kvsim's."""
+    found = read_marker(directory)
+    kind = found.kind if found is not None else ""
+    if kind == "sweep":
+        return (
+            f"{directory} is a sweep or a search that is not finished: "
+            "the same `sim sweep` or `sim capacity` command continues it"
+        )
+    if kind == "figures":
+        return (
+            f"{directory} holds figures only, no run: the command that drew them draws them again, "
+            "as in `sim fit ... --out DIR --style paper --format svg`"
+        )
+    return f"{directory} is not a kvsim run: {missing} is missing"
+
+
 def read_run(directory: Path) -> Run:
     """Read a run that `write_run` wrote; KvsimError if it is not a run, or damaged."""
     if not directory.is_dir():
         raise KvsimError(f"{directory} is not a directory")
     for name in ("config.json", "summary.json", "requests.parquet", "timeline.parquet"):
         if not (directory / name).is_file():
-            raise KvsimError(f"{directory} is not a kvsim run: {name} is missing")
+            raise KvsimError(_no_run(directory, name))
     summary = read_json(directory / "summary.json")
     lacking = [section for section in _SECTIONS if section not in summary]
     if lacking:

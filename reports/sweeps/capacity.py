@@ -169,12 +169,22 @@ def _spread(rows: Sequence[Row]) -> Interval | None:
     return Interval(load.mean, min(edge.low, load.mean), max(edge.high, load.mean), load.fixed and edge.fixed)
 
 
-def limited_by(system: Capacity, slo: Slo) -> str:
-    """Why not more, at the lowest load that misses: latency over its limit, and what held requests back."""
+LOAD_WORDS = {"rate": "requests/s", "clients": "clients", "rate-scale": "times the trace's speed"}
+"""What is sought -> its unit."""
+
+
+def load_words(load: float, find: str) -> str:
+    """`0.00205 requests/s`, `1 client`, `2 times the trace's speed`."""
+    words = LOAD_WORDS[find]
+    return f"{figures(load)} {words.removesuffix('s') if load == 1 and find == 'clients' else words}"
+
+
+def limited_by(system: Capacity, slo: Slo, find: str = "rate") -> str:
+    """Why not more, at the least load that misses: the latency over its limit, what held requests back."""
     if system.reason:
         return system.reason
     if system.load is None:
-        return _never(system, slo)
+        return _never(system, slo, find)
     above = [row["above"] for row in system.rows if row.get("above")]
     if not above:
         return f"nothing up to {figures(system.load.mean)}, the highest load tried"
@@ -223,18 +233,19 @@ def _held(above: Sequence[Any]) -> str:
     return ", ".join(said) or f"{STEPS}{figures(running)} requests at once"
 
 
-def _never(system: Capacity, slo: Slo) -> str:
-    """For a system that never meets the SLO, the load at which it came closest."""
+def _never(system: Capacity, slo: Slo, find: str) -> str:
+    """The load at which a system that never meets the SLO came closest."""
     if not system.rows:
         return "no answer"
     closest = min((row["closest"] for row in system.rows), key=lambda each: each["excess"])
     limits = {limit.name: limit for limit in slo.limits}
     over = [
-        f"{name.replace(':', ' ')} {seconds(number(closest['measured_s'].get(name)))}, "
-        f"limit {seconds(limits[name].limit_s)}"
+        f"{limits[name].latency.upper()} {limits[name].statistic} is "
+        f"{seconds(number(closest['measured_s'].get(name)))}"
         for name in closest["missed"]
     ]
     words = ", ".join(over) or "latencies keep growing"
-    some = sum(row["load"] is not None for row in system.rows)
-    seeds = f"met with {some} of {len(system.rows)} seeds; " if some else "met at no load; "
-    return f"{seeds}closest at a load of {figures(closest['load'])}: {words}"
+    some, at = sum(row["load"] is not None for row in system.rows), load_words(closest["load"], find)
+    if some:
+        return f"met with {some} of {len(system.rows)} seeds; closest at {at}: {words}"
+    return f"no load meets it; even at {at} {words}"

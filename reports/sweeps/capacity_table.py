@@ -77,7 +77,7 @@ def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
         "attained_share": system.at_load("attained_share"),
         "requests_per_run": system.at_load("requests"),
         "requests_from": system.requests_from,
-        "limited_by": limited_by(system, slo),
+        "limited_by": limited_by(system, slo, asked.find),
     }
 
 

@@ -12,6 +12,7 @@ from kvsim.reports.palette import figures
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import NO_DIFFERENCE, with_spread
 from kvsim.reports.sweeps.assumed import OWN_ARRIVALS, assumed_words
+from kvsim.reports.sweeps.capacity import LOAD_WORDS as WORDS
 from kvsim.reports.sweeps.capacity_table import UNITS, clock_of
 from kvsim.reports.sweeps.steady import JUDGED, JUDGED_WHOLE
 from kvsim.sim.cost.clock import NOT_VALIDATED
@@ -19,8 +20,6 @@ from kvsim.sim.counted import several
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import Sought
 from kvsim.sim.record.slo import Slo
-
-WORDS = {"rate": "requests/s", "clients": "clients", "rate-scale": "times the trace's speed"}
 
 Row = Mapping[str, Any]
 PER_THOUSAND = "price_per_thousand_requests"
@@ -38,7 +37,7 @@ def answer(rows: Sequence[Row], labels: Sequence[str], asked: Sought, slo: Slo) 
             clock = clock_of(row)
             by_clock.setdefault(clock, []).append((row, f"{label} ({clock})" if apart else label))
     if not by_clock:
-        return f"No system meets {slo}"
+        return f"{labels[0]} meets {slo} at no load" if len(labels) == 1 else f"No system meets {slo}"
     start = ""
     if asked.for_rate is not None:
         more = f" and {100 * asked.margin_share:g} % more" if asked.margin_share else ""
@@ -71,7 +70,8 @@ def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone
     faster = "" if speed is None else f" ({figures(speed)} {WORDS['rate-scale']})"
     per_gpu, all_of_it = figures(row[f"{unit}_per_gpu"]), figures(row[unit])
     if alone:
-        return f"{least}{all_of_it} {words}{faster}{within}, {per_gpu} per GPU"
+        each = f", {per_gpu} per GPU" if row["gpus"] != 1 else ""
+        return f"{label} sustains {least}{all_of_it} {words}{faster}{within}{each}"
     if within or len(known) > 1:
         said = f"{label} has the highest capacity per GPU{within}: {least}{per_gpu} {words}"
     else:
@@ -137,7 +137,8 @@ def capacity_words(
         if len(rows) > MOST_LINES and (row["rough"] or place > MOST_LINES):
             continue
         start = f"{label}: " if len(rows) > 1 else "limit: " if row[unit] is not None else ""
-        parts.append(Text(f"{start}{row['limited_by']}"))
+        why = str(row["limited_by"])
+        parts.append(Text(f"{start}{why}" if start else f"{why[:1].upper()}{why[1:]}"))
         if "more_kv_gain_percent" in row:
             parts.append(
                 Text(f"  one server, {row['more_kv_gib_per_gpu']:g} GiB more KV per GPU: {_gain(row)}")
@@ -202,13 +203,15 @@ def _how(rows: Sequence[Row]) -> str:
     """How capacity was judged: seeds, tolerance, the steady state, and the source of requests."""
     ended = [row for row in rows if row["seeds"]]
     seeds = max(row["seeds"] for row in ended)
-    parts = [f"{seeds} seed{'s' * (seeds != 1)}, the same for all systems" + (", ±95 %" if seeds > 1 else "")]
-    parts.append(f"to {100 * rows[0]['tolerance']:g} %")
+    same = ", the same for all systems" if len(rows) > 1 else ""
+    within = f"within {100 * rows[0]['tolerance']:g} % of the edge"
+    ranges = "; ± is a 95 % interval" if seeds > 1 else ""
+    parts = [f"The answer lies {within}, with {several(seeds, 'seed')}{same}{ranges}"]
     replayed = [row.get("arrivals") == OWN_ARRIVALS for row in ended]
     parts += [] if all(replayed) else [JUDGED]
     parts += [JUDGED_WHOLE] if any(replayed) else []
-    parts += dict.fromkeys(row["requests_from"] for row in ended if row["requests_from"])
-    return "; ".join(parts)
+    drawn = dict.fromkeys(row["requests_from"] for row in ended if row["requests_from"])
+    return ". ".join([*parts, *(f"{each[:1].upper()}{each[1:]}" for each in drawn)])
 
 
 def _interval(row: Row, unit: str) -> str:

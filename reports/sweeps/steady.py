@@ -25,10 +25,11 @@ MOST_ERROR, CERTAIN = 0.25, 4.0
 """
 
 JUDGED = (
-    "steady: not overloaded, and the second half of the window takes at most 1.2 times as long as the first; "
-    "window: arrivals but for the first 3 and the last 1 mean end-to-end times"
+    "Judged are requests that arrive after a warm-up of 3 mean end-to-end times, and before the last 1. "
+    "They must be steady: the server keeps up, and the second half takes at most 1.2 times as long as the "
+    "first"
 )
-JUDGED_WHOLE = "a trace with its own arrival times is sped up, and judged whole, as in sim run"
+JUDGED_WHOLE = "A trace with its own arrival times is sped up, and judged whole, as in sim run"
 
 Table = Mapping[str, npt.NDArray[Any]]
 

@@ -1,17 +1,21 @@
 """Read a sweep or a capacity search back from its directory, to draw and report it again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kvsim.reports.rundir.formats import MOST, read_json
 from kvsim.reports.sweeps.capacity_table import UNITS
+from kvsim.reports.sweeps.plan import SWEPT
+from kvsim.reports.sweeps.systems import LOADS
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.tables import read_table
 from kvsim.sim.record.slo import Slo
 
 ASKED, TABLE, ANSWER = "sweep.json", "table.parquet", "capacity.json"
+TOLD = ("model", "gpu", "trace", "request_rate")
+"""Settings that are told even if they have their defaults."""
 LONGEST = 3_000
 """Most characters of text that are drawn."""
 
@@ -20,7 +24,8 @@ LONGEST = 3_000
 class StoredSweep:
     """The table, a row per run or per system; `names` are the varied settings.
 
-    `answer` is a capacity search's output: `find`, `answer`, `assumed` and `labels`; None for a sweep.
+    `answer` is the output of a capacity search: `find`, `answer`, `assumed` and `labels`; None: a sweep.
+    `common` are the settings that all runs share: model, GPU and traffic, and what was asked for.
     """
 
     path: Path
@@ -28,6 +33,7 @@ class StoredSweep:
     names: Sequence[str]
     slo: Slo | None
     answer: Mapping[str, Any] | None
+    common: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_sweep(directory: Path) -> bool:
@@ -44,7 +50,8 @@ def read_sweep(directory: Path) -> StoredSweep:
     answer = _answer(directory / ANSWER) if (directory / ANSWER).is_file() else None
     table = read_table(directory / TABLE, str(directory / TABLE), ("status", *_columns(answer)))
     names = [name for name in table.column_names[: table.column_names.index("status")] if name != "seed"]
-    limits = read_json(directory / ASKED).get("slo")
+    asked = read_json(directory / ASKED)
+    limits = asked.get("slo")
     rows = table.num_rows
     if not rows or (answer is not None and len(answer["labels"]) != rows):
         raise KvsimError(f"{directory / TABLE} is damaged: it has {rows} rows")
@@ -59,7 +66,25 @@ def read_sweep(directory: Path) -> StoredSweep:
             if isinstance(value, int | float) and abs(value) > MOST:
                 said = f"column {name} must be at most {MOST:g}, got {value:g}"
                 raise KvsimError(f"{directory / TABLE} is damaged: {said}")
-    return StoredSweep(directory, found, names, slo, answer)
+    return StoredSweep(directory, found, names, slo, answer, _common(asked, names, answer))
+
+
+def _common(
+    asked: Mapping[str, Any], names: Sequence[str], answer: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The settings with one value in all cases; those that say most are there even if not asked for."""
+    settings, cases = asked.get("settings"), asked.get("case")
+    given = {n: v for n, v in settings.items() if isinstance(v, list)} if isinstance(settings, dict) else {}
+    each_case = [case for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
+    own = {name for case in each_case for name in case}
+    told = [name for name in TOLD if answer is None or name not in LOADS]
+    values = {**{name: [SWEPT[name].default] for name in told}, **given}
+    apart = {*names, *own}
+    return {
+        name: each[0]
+        for name, each in values.items()
+        if len(each) == 1 and each[0] is not None and name not in apart
+    }
 
 
 def _columns(answer: Mapping[str, Any] | None) -> tuple[str, ...]:

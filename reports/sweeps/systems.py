@@ -123,6 +123,11 @@ def _said(name: str, value: object) -> str:
     return f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"
 
 
+def setting_words(name: str) -> str:
+    """A setting as a heading or a label of an axis: `seats`, `request rate (requests/s)`."""
+    return LOADS.get(name, _SHORT.get(name, name.replace("_", " ")))
+
+
 def _power(row: Row) -> float | None:
     served, e2e_s = number(row.get("throughput.requests_per_s")), number(row.get("latency.e2e_s.mean"))
     return served / e2e_s if served and e2e_s else None

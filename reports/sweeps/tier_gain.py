@@ -1,7 +1,6 @@
 """Would a tier pay off? The tier sizes that a sweep compares, smallest first, and their gains.
 
-    none, 16, 64, 256 GiB  ->  "With 64 GiB below the GPU's memory the mean TTFT is 4 s and its p99 9 s,
-                               10 s and 30 s without a tier"
+    none, 16, 64, 256 GiB  ->  "A tier of 64 GiB cuts the mean TTFT from 10.0 to 4.20 s (p99: 30.0 to 12.6 s)"
 
 The size is vLLM's or LMCache's, the host's in a stack of `--tier`, or HiCache's: in GB per GPU, or as a ratio
 of the GPU's own. Gains are judged by the mean, because the median misses a shrinking tail.
@@ -73,8 +72,8 @@ def _by_ratio(system: System) -> float | None:
 
 
 def gains(by_name: Mapping[str, Points]) -> list[str]:
-    """The gain from a tier in each system, named if systems differ otherwise."""
-    return [gain(points) if name == "all" else f"{name}: {gain(points)}" for name, points in by_name.items()]
+    """The gain from a tier in each system, which is named if systems differ otherwise."""
+    return [gain(points, "" if name == "all" else f" of {name}") for name, points in by_name.items()]
 
 
 def headline(by_name: Mapping[str, Points]) -> str:
@@ -88,31 +87,34 @@ def headline(by_name: Mapping[str, Points]) -> str:
     return gains({most: by_name[most]})[0]
 
 
-def gain(points: Points) -> str:
-    """The smallest tier whose gain is within a tenth of the best, and its gain."""
+def gain(points: Points, whose: str = "") -> str:
+    """The smallest tier whose gain is within a tenth of the best, and its gain; `whose`: ` of chat`."""
     times = [
         (said, *(_mean(system, f"latency.ttft_s.{of}") for of in ("mean", "p99"))) for said, system in points
     ]
     known = [(said, mean, p99) for said, mean, p99 in times if mean is not None and p99 is not None]
     if len(known) < 2:
-        return "Would a tier pay? Too few runs finished"
+        return f"Would a tier pay? Too few runs{whose} finished"
     (first, before, tail), *others = known
     best = min(others, key=lambda each: each[1])
-    without = "without a tier" if first == "none" else f"with {first}"
+    compared = "" if first == "none" else f"; compared with {first}"
+    if seconds(best[1]) == seconds(before):
+        return f"No tier shortens the mean TTFT{whose}: {seconds(before)} (p99: {seconds(tail)}){compared}"
     if best[1] > (1 - GAIN) * before:
-        return f"No size gains a tenth: {_told(before, tail)} {without}, {_both(*best[1:])} with {best[0]}"
+        which, mean_s, p99_s = best
+        change = f"{_change(before, mean_s)} at best, with {which} (p99: {_change(tail, p99_s)})"
+        return f"No tier cuts the mean TTFT{whose} by a tenth: {change}{compared}"
     enough = before - (1 - GAIN) * (before - best[1])
-    said, *least = next(each for each in others if each[1] <= enough)
-    where = "below it" if said.endswith(TIMES) else "below the GPU's memory"
-    return f"With {said} {where} {_told(*least)}, {_both(before, tail)} {without}"
+    said, mean_s, p99_s = next(each for each in others if each[1] <= enough)
+    tier = said if ":" in said else f"A tier of {said}"
+    change = f"from {_change(before, mean_s)} (p99: {_change(tail, p99_s)})"
+    return f"{tier} cuts the mean TTFT{whose} {change}{compared}"
 
 
-def _told(mean_s: float, p99_s: float) -> str:
-    return f"the mean TTFT is {seconds(mean_s)} and its p99 {seconds(p99_s)}"
-
-
-def _both(mean_s: float, p99_s: float) -> str:
-    return f"{seconds(mean_s)} and {seconds(p99_s)}"
+def _change(before_s: float, after_s: float) -> str:
+    """`19.3 to 2.28 s`, or `1.20 s to 300 ms`."""
+    (one, unit), (other, last) = (seconds(each).split(" ") for each in (before_s, after_s))
+    return f"{one} to {other} {last}" if unit == last else f"{one} {unit} to {other} {last}"
 
 
 def _mean(system: System, column: str) -> float | None:

@@ -298,9 +298,11 @@ def release_settings(
     }
 
 
-def defaults_note(release: str, gpus: Sequence[str], settings: Mapping[str, object]) -> str:
-    """A line for a report: which settings are defaults of a release."""
-    told = ", ".join(
-        f"{name} {value:,}" if type(value) is int else f"{name} {value}" for name, value in settings.items()
-    )
-    return f"vLLM {release or NEWEST} defaults for {', '.join(gpus)}: {told}." if told else ""
+def defaults_note(release: str, gpus: Sequence[str], settings: Mapping[str, Sequence[object]]) -> str:
+    """One line for a report: which settings are a release's own, each with its values."""
+    told = ", ".join(f"{name} {' or '.join(map(_told, values))}" for name, values in settings.items())
+    return f"vLLM {release} defaults for {', '.join(gpus)}: {told}." if told else ""
+
+
+def _told(value: object) -> str:
+    return f"{value:,}" if type(value) is int else str(value)

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from kvsim import cli
+from kvsim.reports.sweeps.place import sweep_directory
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +53,33 @@ def test_their_pages_hold_the_answer_the_figures_and_a_row_for_each(swept, sough
         )
         assert not re.search(r"(src|href)=.?https?:", page) and "<search>" not in page
     assert cli.main(["report", str(swept), str(sought)]) == 2
+
+
+def test_the_page_says_what_all_runs_have_in_common_and_tells_seeds_apart(tmp_path):
+    flags = ["--num-prompts", "20", "--seeds", "2", "--max-num-seqs", "4,8", "--out", str(tmp_path / "out")]
+    flags += ["--kv-offloading-size", "1GiB"]  # an option of a scheduler
+    assert cli.main(["sweep", "--request-rate", "2", *flags, "--no-plots"]) == 0
+    assert cli.main(["report", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out/report.html").read_text()
+    assert (
+        '<p class="lead">All runs: opt-13b, a100-40gb, sharegpt, rate 2, num prompts 20, tier 1GiB.</p>'
+        in page
+    )
+    assert '<th scope="col">seats</th><th scope="col">seed</th>' in page
+
+
+@pytest.mark.parametrize("command", ["plot", "report"])
+def test_what_holds_no_run_says_what_to_do(command, tmp_path, capsys):
+    search = tmp_path / "search"
+    with sweep_directory(search):
+        pass  # interrupted: the journal is all there is
+    assert cli.main([command, str(search)]) == 2
+    said = capsys.readouterr().err
+    assert "not finished: the same `sim sweep` or `sim capacity` command continues it" in said
+    assert cli.main(["fit", "llama-3.1-8b", "--gpu", "h100", "--out", str(tmp_path / "fit")]) == 0
+    capsys.readouterr()
+    assert cli.main([command, str(tmp_path / "fit")]) == 2
+    assert "holds figures only, no run: " in capsys.readouterr().err
 
 
 def test_a_sweep_that_is_not_done_is_said_to_be_so(tmp_path, capsys):

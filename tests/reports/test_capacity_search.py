@@ -150,12 +150,11 @@ def test_the_reason_names_the_latency_and_what_held_requests_back():
 
 def test_an_slo_that_no_load_meets_says_where_it_came_closest():
     (system,) = capacities([row(None, 0), row(None, 1)], ["gpu"], ["h100"] * 2)
-    assert (
-        limited_by(system, SLO) == "met at no load; closest at a load of 0.100: ttft p99 700 ms, limit 500 ms"
-    )
+    assert limited_by(system, SLO) == "no load meets it; even at 0.100 requests/s TTFT p99 is 700 ms"
+    assert "even at 0.100 times the trace's speed" in limited_by(system, SLO, "rate-scale")
     (system,) = capacities([row(None, 0), row(2.0, 1)], ["gpu"], ["h100"] * 2)
     assert system.load is None
-    assert limited_by(system, SLO).startswith("met with 1 of 2 seeds; closest")
+    assert limited_by(system, SLO).startswith("met with 1 of 2 seeds; closest at 0.100 requests/s: TTFT")
 
 
 def test_the_interval_is_that_of_the_seeds():
@@ -220,7 +219,7 @@ def test_systems_on_different_clocks_are_not_ranked():
 def test_a_load_that_is_the_highest_tried_is_a_bound():
     (found,) = described([row(12.0, 0, above=None, at_least=True)])
     assert found["at_least"] and found["limited_by"] == "nothing up to 12.0, the highest load tried"
-    assert answer([found], ["h100"], Sought(), SLO).startswith("at least 12.0 requests/s")
+    assert answer([found], ["h100"], Sought(), SLO).startswith("h100 sustains at least 12.0 requests/s")
 
 
 def test_rounding_adds_no_server_to_a_fleet():

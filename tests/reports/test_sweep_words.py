@@ -5,8 +5,9 @@ from support.summaries import plain
 from kvsim.reports.figures.style import SCREEN
 from kvsim.reports.figures.swept.curves import curves
 from kvsim.reports.figures.swept.pareto import pareto
-from kvsim.reports.sweeps.systems import systems
-from kvsim.reports.sweeps.words import headline, rank, sweep_words
+from kvsim.reports.sweeps.headline import headline, rank
+from kvsim.reports.sweeps.systems import System, systems
+from kvsim.reports.sweeps.words import sweep_words
 from kvsim.sim.record.slo import Slo
 
 NAMES = ["allocator", "request_rate"]
@@ -32,8 +33,8 @@ def met_up_to(most, rates=(2.0, 4.0, 8.0), gpus=1):
 def test_a_tie_is_broken_by_tokens_per_second_and_gpu():
     found = systems(met_up_to({"one": 2.0, "two": 4.0, "three": 4.0}), NAMES)
     assert headline(found, "request_rate", SLO) == (
-        "three and 1 other sustain the highest load within ttft:p99=1s: 4 requests/s; "
-        "three has the highest throughput of these, 405 tokens/s/GPU; 3 of 3 systems meet it"
+        "three and two sustain the highest load within ttft:p99=1s: 4 requests/s; "
+        "three has the highest throughput of these, 405 tokens/s per GPU; 3 of 3 systems meet it"
     )
     assert headline(found[:2], "request_rate", SLO).startswith(
         "two sustains the highest load within ttft:p99=1s: 4 req"
@@ -41,10 +42,9 @@ def test_a_tie_is_broken_by_tokens_per_second_and_gpu():
     assert [system.name for system in sorted(found, key=rank)] == ["one", "two", "three"]
     level = systems(met_up_to({"one": 4.0, "two": 4.0}), NAMES)  # seats that are never all taken
     assert headline(level, "request_rate", SLO) == (
-        "one and 1 other sustain the highest load within ttft:p99=1s: 4 requests/s; "
-        "each with 403 tokens/s/GPU; 2 of 2 systems meet it"
+        "one and two both sustain 4 requests/s within ttft:p99=1s; each produces 403 tokens/s per GPU"
     )
-    assert "; three and 1 other have the highest throughput of these, 405" in headline(
+    assert "; three and seven have the highest throughput of these, 405" in headline(
         systems(met_up_to({"three": 4.0, "seven": 4.0, "one": 4.0}), NAMES), "request_rate", SLO
     )
 
@@ -56,12 +56,30 @@ def test_a_tie_in_throughput_is_told_without_limits_too():
     assert headline(found, None, None) == "one and two have the highest throughput: 1.77 requests/s"
 
 
+def test_throughputs_that_seeds_do_not_tell_apart_are_not_ranked():
+    by_seed = {"one": (2.0, 2.1), "two": (2.05, 2.07), "three": (0.5, 0.52)}
+    rows = [
+        {**met_up_to({name: 8.0}, rates=(2.0,))[0], "seed": seed, "throughput.requests_per_s": value}
+        for name, values in by_seed.items()
+        for seed, value in enumerate(values)
+    ]
+    found = systems(rows, ["allocator"])
+    assert headline(found, None, None) == (
+        "two has the highest throughput: 2.06 ±0.13 requests/s; not distinguishable given seed noise: one"
+    )
+    assert headline(found[:2], None, None) == (
+        "Throughputs of one and two are not distinguishable given seed noise; "
+        "two has the highest mean, 2.06 ±0.13 requests/s"
+    )
+    assert "2.06 ±0.13" in plain(sweep_words(rows, ["allocator"], None), width=200).splitlines()[5]
+
+
 def test_the_highest_load_tried_is_no_answer_but_a_bound():
     found = systems(met_up_to({"one": 2.0, "two": 8.0, "three": 8.0}), NAMES)
     assert headline(found, "request_rate", SLO) == (
-        "three and 1 other sustain the highest load within ttft:p99=1s: at least 8 requests/s, the highest "
+        "three and two sustain the highest load within ttft:p99=1s: at least 8 requests/s, the highest "
         "load tried; "
-        "three has the highest throughput of these, 805 tokens/s/GPU; 3 of 3 systems meet it"
+        "three has the highest throughput of these, 805 tokens/s per GPU; 3 of 3 systems meet it"
     )
     (alone,) = systems(met_up_to({"one": 8.0}), ["request_rate"])
     assert headline([alone], "request_rate", SLO) == (
@@ -95,6 +113,47 @@ def test_points_that_some_seeds_alone_meet_are_hollow_and_the_figure_says_so():
 def shown(found, slo=None, load="request_rate", width=200):
     rows = [row for system in found for rows in system.points.values() for row in rows]
     return plain(sweep_words(rows, NAMES, slo), width=width)
+
+
+def test_curves_that_coincide_are_dashed_over_a_larger_marker_and_share_the_unit_of_the_limit():
+    def by(factor):
+        return [{"latency.ttft_s.p99": factor * x, "slo.met": True} for x in (0.1, 0.2)]
+
+    found = [
+        System(name, {"scheduler": name}, {1.0: by(factor)[:1], 2.0: by(factor)[1:]})
+        for name, factor in (("vllm-v1", 1.0), ("orca", 1.001), ("sglang", 2.0))
+    ]
+    figure = curves(found, "request_rate", Slo.parse("ttft:p99=500ms"), SCREEN)
+    (axes,) = figure.axes
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_ydata()[0] < 0.5]
+    assert [line.get_linestyle() for line in lines] == ["-", "--", "-"]
+    sizes = [line.get_markersize() for line in axes.lines if line.get_linestyle() == "None"]
+    assert sizes[0] > sizes[2] == sizes[4]
+    assert "time to first token, p99 (ms)" in (axes.get_title(), axes.get_title(loc="left"))
+    figure.canvas.draw()
+    assert "500" in [tick.get_text() for tick in axes.get_yticklabels()]
+
+
+def test_two_ends_of_the_front_are_told_as_two_points():
+    rows = [
+        rows_of(ROOFLINE, 100, name, rate)
+        | {"throughput.output_tokens_per_s": 100 * rate, "latency.tpot_s.p50": 0.01 * rate}
+        for name in ("one", "two")
+        for rate in (2.0, 4.0)
+    ]
+    assert pareto(systems(rows, NAMES), "request_rate", SLO, SCREEN).get_label() == (
+        "Within ttft:p99=1s, one and two give up to 400 tokens/s per GPU, at 4 requests/s; "
+        "up to 50.0 per user, at 2 requests/s"
+    )
+    (alone,) = systems(rows[:2], ["request_rate"])
+    assert pareto([alone], "request_rate", None, SCREEN).get_label() == (
+        "Up to 400 tokens/s per GPU, at 4 requests/s; up to 50.0 per user, at 2 requests/s"
+    )
+    best = [row | {"latency.tpot_s.p50": 0.01 if row["request_rate"] == 4 else 0.02} for row in rows[:2]]
+    best += [row | {"allocator": "two", "latency.tpot_s.p50": 0.03} for row in rows[:2]]
+    assert pareto(systems(best, NAMES), "request_rate", None, SCREEN).get_label() == (
+        "one gives the most on both axes, 400 tokens/s per GPU and 100 per user, at 4 requests/s"
+    )
 
 
 def rows_of(cost, finished, name, rate=2.0):

@@ -159,11 +159,12 @@ def test_a_release_on_a_gpu_of_today_brings_its_own_settings_and_the_papers_scen
 
 
 def test_a_report_says_which_settings_are_a_releases_own():
-    settings = {"max_num_seqs": 1024, "async_scheduling": True}
+    settings = {"max_num_seqs": [1024], "async_scheduling": [True]}
     told = "vLLM 0.11.0 defaults for h100: max_num_seqs 1,024, async_scheduling True."
     assert defaults_note("0.11.0", ["h100"], settings) == told
-    assert defaults_note("", ["h100"], settings).startswith("vLLM 0.33.0 defaults")
-    assert defaults_note("", ["h100"], {}) == ""
+    several = {"enable_prefix_caching": [True, False]}
+    assert defaults_note("0.11.0", ["h100"], several).endswith(": enable_prefix_caching True or False.")
+    assert defaults_note("0.11.0", ["h100"], {}) == ""
 
 
 def test_a_run_starts_from_the_releases_settings_and_every_one_can_be_overridden():

@@ -10,8 +10,14 @@ from matplotlib.figure import Figure
 from kvsim.reports.figures.sheet import save, sign
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.swept import curves, goals, heatmap, pareto, tiers
+from kvsim.reports.sweeps.headline import (
+    different_clocks,
+    first_words,
+    foot,
+    served_alike,
+    served_in_words,
+)
 from kvsim.reports.sweeps.systems import System, load_of, systems
-from kvsim.reports.sweeps.words import different_clocks, first_words, foot
 from kvsim.sim.record.slo import Slo
 
 FIGURES: dict[str, Callable[..., Figure | None]] = {
@@ -36,8 +42,13 @@ def draw_sweep(
     drawn: list[Path] = []
     for name, figure in FIGURES.items():
         if found and figure(found, load, slo, style) is not None:
-            refused = "" if name in COUNTING else first_words(found).rstrip()
-            drawn += save(part, name, style, partial(_signed, figure, found, load, slo, style, refused))
+            unserved = name != "heatmap" or not heatmap.names_unserved(found, load)
+            refused = "" if name in COUNTING else first_words(found, nothing=unserved).rstrip()
+            below = foot(found)
+            if refused and name == "tiers" and served_alike(found):  # each curve compares equals
+                refused, below = "", f"{served_in_words(found)}; {below}"
+            words = refused, below
+            drawn += save(part, name, style, partial(_signed, figure, found, load, slo, style, words))
     return drawn
 
 
@@ -47,11 +58,12 @@ def _signed(  # noqa: PLR0917 - the arguments of a figure
     load: str | None,
     slo: Slo | None,
     style: Style,
-    refused: str,
+    words: tuple[str, str],
 ) -> Figure:
     """The figure, with rejections and a warning about clocks in its headline, and the clock at its foot."""
     drawn = figure(found, load, slo, style)
+    refused, below = words
     first = different_clocks(found) or refused
     said = str(drawn.get_label())
-    sign(drawn, style, "" if said.startswith(first) else first, foot(found))
+    sign(drawn, style, "" if said.startswith(first) else first, below)
     return drawn

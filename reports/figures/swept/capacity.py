@@ -55,6 +55,7 @@ def capacity(  # noqa: PLR0917 - the parts of a picture
     size = style.small_pt if crowded else None
     pieces.bars_named(axes, style, [at for at, _ in places], names, fontsize=size)
     axes.set_xlim(0, most * (1.15 if crowded else 2.25))
+    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 1.1 * most])
     axes.set_xlabel(f"{words} per GPU")
     figure.supxlabel("\n".join(below), x=0.01, ha="left", color=style.muted, fontsize=0.9 * style.small_pt)
     return figure

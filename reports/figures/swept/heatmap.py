@@ -9,13 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import short
-from kvsim.reports.palette import figures, number
-from kvsim.reports.sweeps.systems import LOADS, System, tokens_per_gpu
+from kvsim.reports.palette import figures, number, together
+from kvsim.reports.seeds.words import NO_DIFFERENCE
+from kvsim.reports.sweeps.headline import MOST_NAMED, at_load, in_noise
+from kvsim.reports.sweeps.systems import LOADS, System, name_of, setting_words, tokens_per_gpu
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.slo import Slo
 
@@ -31,14 +34,7 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
     if axis is None:
         return None
     (down, rows), (across, columns) = axis
-    cells = np.full((len(rows), len(columns)), np.nan)
-    for system in systems:
-        for at, seeds in system.points.items():
-            own = {**system.settings, **({load: at} if load else {})}
-            place = rows.index(own.get(down)), columns.index(own.get(across))
-            values = [value for row in seeds if (value := _value(row, slo)) is not None]
-            if values:
-                cells[place] = np.fmax(cells[place], sum(values) / len(values))
+    cells, best = _cells(systems, load, slo, axis)
     if np.isnan(cells).all():
         return None
     what = "goodput per GPU (requests/s)" if slo else "output tokens/s per GPU"
@@ -48,7 +44,7 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
         headline = _headline_of_shares(np.nan_to_num(colours), rows, columns, across, slo)
     else:
         colours, label = cells / (np.nanmax(cells) or 1), what
-        headline = _headline(cells, rows, columns, (down, across), slo)
+        headline = _headline(cells, best, axis, load, slo)
     figure = new_sheet(style, 2.0 + 0.34 * max(len(rows), 5), headline)
     axes = figure.subplots()
     shown = cells if label == what else colours
@@ -59,7 +55,7 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
         rotation=30 if len(columns) > 8 else 0,
     )
     axes.set_yticks(range(len(rows)), [short(_said(each), 24) for each in rows])
-    axes.set(xlabel=_named(across), ylabel=_named(down))
+    axes.set(xlabel=setting_words(across), ylabel=setting_words(down))
     axes.tick_params(length=0)
     if cells.size <= _MOST_WRITTEN:
         for (row, column), value in np.ndenumerate(cells):
@@ -71,10 +67,28 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
     return figure
 
 
-def _settings(
-    systems: Sequence[System], load: str | None
-) -> tuple[tuple[str, list[object]], tuple[str, list[object]]] | None:
-    """The rows and columns: the two settings with the most values, loads last."""
+Seeds = Sequence[Mapping[str, object]]
+Axis = tuple[tuple[str, list[object]], tuple[str, list[object]]]
+
+
+def _cells(
+    systems: Sequence[System], load: str | None, slo: Slo | None, axis: Axis
+) -> tuple[npt.NDArray[np.float64], dict[tuple[int, int], Seeds]]:
+    """The largest mean of each cell, and the rows, one per seed, that have it."""
+    (down, rows), (across, columns) = axis
+    cells, best = np.full((len(rows), len(columns)), np.nan), {}
+    for system in systems:
+        for at, seeds in system.points.items():
+            own = {**system.settings, **({load: at} if load else {})}
+            place = rows.index(own.get(down)), columns.index(own.get(across))
+            values = [value for row in seeds if (value := _value(row, slo)) is not None]
+            if values and not sum(values) / len(values) <= cells[place]:
+                cells[place], best[place] = sum(values) / len(values), seeds
+    return cells, best
+
+
+def _settings(systems: Sequence[System], load: str | None) -> Axis | None:
+    """The rows and the columns: the two settings that vary most, a load last."""
     found: dict[str, list[object]] = {}
     for system in systems:
         for name, value in system.settings.items():
@@ -94,6 +108,12 @@ def _settings(
     return ordered[0], ordered[1]
 
 
+def names_unserved(systems: Sequence[System], load: str | None) -> bool:
+    """Whether the headline names every system that served nothing: each has a cell, compared by column."""
+    axis = _settings(systems, load)
+    return axis is not None and axis[1][0] in _TRAFFIC and all(len(each.settings) == 2 for each in systems)
+
+
 def _is_traffic(axis: tuple[str, object]) -> bool:
     """Whether a setting is traffic; traffic always goes across."""
     return axis[0] in _TRAFFIC
@@ -109,10 +129,6 @@ def _value(row: Mapping[str, object], slo: Slo | None) -> float | None:
     return number(row.get("slo.goodput_requests_per_s_per_gpu")) if slo else tokens_per_gpu(row)
 
 
-def _named(setting: str) -> str:
-    return LOADS.get(setting, setting.replace("_", " "))
-
-
 def _said(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -120,35 +136,82 @@ def _said(value: object) -> str:
 
 
 def _headline(
-    cells: np.ndarray,
-    rows: Sequence[object],
-    columns: Sequence[object],
-    names: tuple[str, str],
+    cells: npt.NDArray[np.float64],
+    best: Mapping[tuple[int, int], Seeds],
+    axis: Axis,
+    load: str | None,
     slo: Slo | None,
 ) -> str:
-    row, column = np.unravel_index(np.nanargmax(cells), cells.shape)
-    what = "goodput per GPU" if slo else "output tokens/s per GPU"
-    down, across = (name.replace("_", " ") for name in names)
-    where = f"{down} {_said(rows[row])} and {across} {_said(columns[column])}"
-    most = figures(float(cells[row, column]))
-    others = sum(figures(float(value)) == most for value in cells.flat if not np.isnan(value)) - 1
-    return f"Most {what} with {where}{_and_others(others)}: {most}"
+    """`Highest goodput: 2.43 requests/s per GPU, at 8 requests/s (orca and vllm-v1 alike)`."""
+    where = max(best, key=lambda place: cells[place])
+    most = figures(cells[where])
+    own = [_value(row, slo) for row in best[where]]
+    same = [place for place in best if figures(cells[place]) == most]
+    unsure = [
+        place
+        for place in best
+        if place not in same and in_noise(own, [_value(row, slo) for row in best[place]])
+    ]
+    what, unit = ("goodput", "requests/s") if slo else ("throughput", "output tokens/s")
+    said = f"Highest {what}: {most} {unit} per GPU, {_where(same, axis, load)}"
+    if slo and not all(row.get("slo.met") for place in same for row in best[place]):
+        missed = not any(row.get("slo.met") for place in same for row in best[place])
+        said += f"; {slo} is missed there" if missed else f"; {slo} is missed by some of these runs"
+    noise = f"{len(unsure)} other cell{'s' * (len(unsure) != 1)}"
+    return f"{said}; {NO_DIFFERENCE}: {noise}" if unsure else said
 
 
-def _and_others(count: int) -> str:
-    return "" if not count else " and 1 other" if count == 1 else f" and {count} others"
+def _where(cells: Sequence[tuple[int, int]], axis: Axis, load: str | None) -> str:
+    """`at 8 requests/s with orca`; cells that have one setting in common are listed by the other."""
+    names = [name for name, _ in axis]
+    points = [[*zip(names, (axis[0][1][row], axis[1][1][column]), strict=True)] for row, column in cells]
+    first = _point(points[0], load)
+    for side in (0, 1):
+        if len(cells) > 1 and len({place[side] for place in cells}) == 1:
+            others = [_point([point[1 - side]], load, bare=True) for point in points]
+            return f"{_point([points[0][side]], load)} ({together(others)} alike)"
+    if len(cells) == 2:
+        return f"{first} and {_point(points[1], load)}"
+    return f"{first} ({len(cells) - 1} other cells alike)" if len(cells) > 1 else first
+
+
+def _point(settings: Sequence[tuple[str, object]], load: str | None, *, bare: bool = False) -> str:
+    """Settings in words: `at 8 requests/s with orca`; `bare`: without `with`."""
+    others = name_of({name: value for name, value in settings if name != load})
+    loads = [at_load(name, value) for name, value in settings if name == load and isinstance(value, float)]
+    named = [] if len(loads) == len(settings) else [others if bare else f"with {others}"]
+    return " ".join([*loads, *named])
 
 
 def _headline_of_shares(
-    shares: np.ndarray, rows: Sequence[object], columns: Sequence[object], across: str, slo: Slo | None
+    shares: npt.NDArray[np.float64],
+    rows: Sequence[object],
+    columns: Sequence[object],
+    across: str,
+    slo: Slo | None,
 ) -> str:
     """The row that stays closest to the maximum of every column, and the row that falls furthest behind."""
     least = shares.min(axis=1)
     best, worst = int(least.argmax()), int(least.argmin())
-    each, what = _named(across), "Goodput per GPU" if slo else "Output tokens/s per GPU"
+    each, what = setting_words(across), "Goodput per GPU" if slo else "Output tokens/s per GPU"
     if least[best] - least[worst] < _ALIKE:
-        return f"{what}: all give the same in every {each}, within {100 * (1 - least[worst]):.0f} %"
-    gives = f"at least {100 * least[best]:.0f} % of the most" if least[best] < _THE_MOST else "the most"
-    little = f"as little as {100 * least[worst]:.0f} % of it" if least[worst] else "nothing"
-    where = f"{_said(rows[worst])} {little}, in {_said(columns[int(shares[worst].argmin())])}"
-    return f"{what}: {_said(rows[best])} gives {gives} in every {each}; {where}"
+        return f"{what}: all are within {100 * (1 - least[worst]):.0f} % of the best in every {each}"
+    behind = 100 * (1 - least[best])
+    stays = "the best" if least[best] >= _THE_MOST else f"within {max(behind, 1):.0f} % of the best"
+    said = f"{what}: {_said(rows[best])} is {stays} in every {each}"
+    if nothing := _nothing(shares, rows, columns):
+        return f"{said}; {nothing}"
+    where = _said(columns[int(shares[worst].argmin())])
+    return f"{said}; {_said(rows[worst])} has {100 * least[worst]:.0f} % of it in {where}"
+
+
+def _nothing(shares: npt.NDArray[np.float64], rows: Sequence[object], columns: Sequence[object]) -> str:
+    """`slab served nothing in documents`, for up to three rows; "" if all served something."""
+    by_row = {
+        _said(name): [_said(column) for column, share in zip(columns, own, strict=True) if share == 0]
+        for name, own in zip(rows, shares, strict=True)
+    }
+    lacking = {name: together(where) for name, where in by_row.items() if where}
+    if len(lacking) > MOST_NAMED:
+        return f"{len(lacking)} served nothing somewhere"
+    return ", ".join(f"{name} served nothing in {where}" for name, where in lacking.items())

@@ -14,20 +14,21 @@ from matplotlib.figure import Figure
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.swept.pieces import legend, looks
-from kvsim.reports.palette import figures
+from kvsim.reports.palette import figures, together
+from kvsim.reports.sweeps.headline import at_load, different_clocks, first_words, ranked
 from kvsim.reports.sweeps.systems import System, interactivity, tokens_per_gpu
-from kvsim.reports.sweeps.words import different_clocks, first_words, ranked
 from kvsim.sim.record.slo import Slo
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A system at a load: tokens/s per user and per GPU, and whether every seed meets the SLO."""
+    """A system at a load, `at`: tokens/s per user and per GPU, and whether every seed meets the SLO."""
 
     system: int
     user: float
     gpu: float
     within: bool
+    at: float = 0.0
 
 
 def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
@@ -41,7 +42,7 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
     shares = [sum(dot.system == place for dot in front) for place in range(len(systems))]
     order = sorted(range(len(systems)), key=lambda place: -shares[place])
     found = looks(style, systems, order)
-    figure = new_sheet(style, 4.6, _headline(systems, able, front, slo))
+    figure = new_sheet(style, 4.6, _headline(systems, able, front, load, slo))
     axes = figure.subplots()
     for dot in dots:
         look = found[dot.system]
@@ -86,30 +87,44 @@ def _dots(place: int, system: System, slo: Slo | None) -> list[Dot]:
             users[load].mean,
             gpus[load].mean,
             slo is None or all(bool(row.get("slo.met")) for row in rows),
+            load,
         )
         for load, rows in system.points.items()
         if load in users and load in gpus
     ]
 
 
-def _headline(systems: Sequence[System], able: Sequence[Dot], front: Sequence[Dot], slo: Slo | None) -> str:
-    return different_clocks(systems) or f"{first_words(systems)}{_best(systems, able, front, slo)}"
-
-
-def _best(systems: Sequence[System], able: Sequence[Dot], front: Sequence[Dot], slo: Slo | None) -> str:
+def _headline(
+    systems: Sequence[System], able: Sequence[Dot], front: Sequence[Dot], load: str | None, slo: Slo | None
+) -> str:
+    if apart := different_clocks(systems):
+        return apart
     if not front:
-        return f"No system meets {slo} at any load"
+        return f"{first_words(systems)}No system meets {slo} at any load"
+    names = [system.name for system in systems]
+    return f"{first_words(systems)}{_best(names, able, front, load, slo)}"
+
+
+def _best(
+    names: Sequence[str], able: Sequence[Dot], front: Sequence[Dot], load: str | None, slo: Slo | None
+) -> str:
+    """`paged gives up to 620 tokens/s per GPU, at 8 requests/s; buddy up to 42.6 per user, ...`."""
     best = max(front, key=lambda dot: dot.gpu)
     fastest = max(front, key=lambda dot: dot.user)
-    most, quick = f"{figures(best.gpu)} tokens/s", f"{figures(fastest.user)} tokens/s"
-    if len(systems) == 1:
-        return f"Up to {most} per GPU, or {quick} for a user"
-    name, verb = systems[best.system].name, "gives"
-    reads = (figures(best.gpu), figures(best.user))
-    alike = {dot.system for dot in able if (figures(dot.gpu), figures(dot.user)) == reads} - {best.system}
-    if alike:
-        name, verb = f"{name} and {len(alike):,} other{'s' * (len(alike) != 1)}", "give"
-    if fastest.system in {best.system, *alike}:
-        return f"{name} {verb} the most per GPU, {most}, and to a user, {quick}"
-    other = systems[fastest.system].name
-    return f"{name} {verb} the most per GPU, {most}; {other} the most to a user, {quick}"
+    ends = []
+    for dot in (best, fastest):
+        reads = (figures(dot.gpu), figures(dot.user))
+        alike = {each.system for each in able if (figures(each.gpu), figures(each.user)) == reads}
+        who = [names[dot.system], *(names[each] for each in sorted(alike - {dot.system}))]
+        ends.append((who if len(names) > 1 else [], f", {at_load(load, dot.at)}" if load else ""))
+    (who, where), (other, there) = ends
+    start = f"Within {slo}" if slo else ""
+    if who:
+        start = f"{f'{start}, ' if start else ''}{together(who)} give{'s' * (len(who) == 1)}"
+    start += " " * bool(start)
+    if best is fastest:
+        most = "the most on both axes, " if who else ""
+        return f"{start}{most}{figures(best.gpu)} tokens/s per GPU and {figures(best.user)} per user{where}"
+    start = f"{start}{'up' if start else 'Up'} to {figures(best.gpu)} tokens/s per GPU{where}"
+    again = "" if other == who else f"{together(other)} "
+    return f"{start}; {again}up to {figures(fastest.user)} per user{there}"
