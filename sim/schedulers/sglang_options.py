@@ -5,6 +5,7 @@ from typing import Final
 
 from kvsim.allocators.option import option
 from kvsim.allocators.sglang.host_tree import HITS
+from kvsim.sim.schedulers.transfer_link import transfer_link
 
 OF_HICACHE: Final = (
     "hicache_ratio",
@@ -58,13 +59,7 @@ class SglangOptions:
         doc="seed of the order in which `--policy random` shuffles the queue",
     )
 
-    kv_transfer_link: str = option(
-        "Link of a decode pool to the prefill servers: a name, or GB/s.",
-        default="400gb",
-        value="NAME|GB/S",
-        doc="the link over which each GPU of a [decode pool](fleet.md#prefill-and-decode-apart) gets "
-        "prompts: as `--kv-offloading-link`",
-    )
+    kv_transfer_link: str = transfer_link()
     num_reserved_decode_tokens: int = option(
         "Tokens that a decode pool keeps free for each request that it has.",
         default=512,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.speculation import METHODS
+from kvsim.sim.schedulers.transfer_link import transfer_link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +146,7 @@ class VllmV1Options:
         "searched, as in `ssd:2TiB:nvme+remote:20TiB:100gb:arc`; an appended `:shared` makes one for all "
         "replicas",
     )
-    kv_transfer_link: str = option(
-        "Link of a decode pool to the prefill servers: a name, or GB/s.",
-        default="400gb",
-        value="NAME|GB/S",
-        doc="the link over which each GPU of a [decode pool](fleet.md#prefill-and-decode-apart) gets "
-        "prompts: as `--kv-offloading-link`",
-    )
+    kv_transfer_link: str = transfer_link()
     offload_prompt_only: bool = option(
         "Store prompts there, not answers; --no-...: both.",
         default=True,

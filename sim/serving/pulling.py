@@ -92,13 +92,6 @@ class Pulls(HandOver):
         A prompt is computed on a decode replica whose prefix cache lacks at most this many of its tokens.
     mixed_tokens : int
         A prefill queue of more pending tokens is long, see mixed_pool.py; 0: there is no mixed pool.
-
-    Attributes
-    ----------
-    whole : dict of Request
-        By name, requests whose prompts are waiting, computed or on their way.
-    mixed : MixedPool or None
-        Replicas that serve requests alone.
     """
 
     def __init__(self, direct_tokens: int = 0, mixed_tokens: int = 0) -> None:

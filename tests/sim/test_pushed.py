@@ -10,6 +10,7 @@ from support.apart import run as run_apart
 from support.cases import draw_case, told
 from support.event_rows import rows
 from support.pushed import pushed
+from support.seeded import noted
 
 import kvsim
 from kvsim.sim.build import resolve
@@ -45,6 +46,7 @@ def outcome(deployment, case, max_span):
     return engine, result
 
 
+@noted
 def check_seed(seed):
     rng = Random(seed)
     deployment, case = pushed(rng, draw_case(Random(seed), "sglang"), rng.randint(1, 2), rng.randint(1, 3))
@@ -68,11 +70,7 @@ def check_seed(seed):
 def test_every_request_is_served_once_and_fast_forward_equals_step_mode(request):
     preempted = held = hits = stuck = 0
     for seed in range(request.config.getoption("--fuzz") or 120):
-        try:
-            found = check_seed(seed)
-        except Exception as error:
-            error.add_note(f"check_seed({seed})")
-            raise
+        found = check_seed(seed)
         if found is None:
             stuck += 1
             continue

@@ -18,10 +18,15 @@ def apart(rng, case, prefill, decode):
         "reserve": None,
         "kv_transfer_link": rng.choice(["0.02", "0.3", "2", "400gb"]),
     }
+    return in_pools(rng, case, settings, {"prefill": prefill, "decode": decode}, (128, 400))
+
+
+def in_pools(rng, case, settings, replicas, kv_tokens):
+    """The same case with these settings, in a pool per role, of memories of these sizes or its own."""
     case = replace(case, engine=with_settings(case.engine, **settings), samples=False)
     case = replace(case, rows=[replace(row, answers=row.answers[:1]) for row in case.rows])
     router = rng.choice(["round-robin", "least-requests", "least-kv", "prefix"])
-    fleet = FleetConfig(replicas=prefill + decode, router=router)
+    fleet = FleetConfig(replicas=sum(replicas.values()), router=router)
     pools = tuple(
         Pool(
             role,
@@ -30,10 +35,10 @@ def apart(rng, case, prefill, decode):
             replace(
                 case.scenario,
                 fleet=FleetConfig(replicas=n, router=router),
-                kv_tokens=rng.choice([case.kv_tokens, 128, 400]),
+                kv_tokens=rng.choice([case.kv_tokens, *kv_tokens]),
             ),
         )
-        for role, n in (("prefill", prefill), ("decode", decode))
+        for role, n in replicas.items()
     )
     return replace(pools[0].server, fleet=fleet, pools=pools), case
 

@@ -1,10 +1,6 @@
 """A random case whose prompts are pushed from SGLang's prefill servers to its decode servers."""
 
-from dataclasses import replace
-
-from kvsim.sim.deployment.deployment import Pool
-from kvsim.sim.serving.fleet import FleetConfig
-from support.settings import with_settings
+from support.apart import in_pools
 
 
 def pushed(rng, case, prefill, decode):
@@ -23,21 +19,4 @@ def pushed(rng, case, prefill, decode):
         "num_reserved_decode_tokens": rng.choice([0, 2, 8, 40]),
         "disaggregation_decode_enable_radix_cache": rng.random() < 0.4,
     }
-    case = replace(case, engine=with_settings(case.engine, **settings), samples=False)
-    case = replace(case, rows=[replace(row, answers=row.answers[:1]) for row in case.rows])
-    router = rng.choice(["round-robin", "least-requests", "least-kv", "prefix"])
-    fleet = FleetConfig(replicas=prefill + decode, router=router)
-    pools = tuple(
-        Pool(
-            role,
-            role,
-            n,
-            replace(
-                case.scenario,
-                fleet=FleetConfig(replicas=n, router=router),
-                kv_tokens=rng.choice([case.kv_tokens, 80, 128, 400]),
-            ),
-        )
-        for role, n in (("prefill", prefill), ("decode", decode))
-    )
-    return replace(pools[0].server, fleet=fleet, pools=pools), case
+    return in_pools(rng, case, settings, {"prefill": prefill, "decode": decode}, (80, 128, 400))
