@@ -17,8 +17,29 @@ from kvsim.sim.record.events import Refusal
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.in_flight import UNLIMITED
 from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.steps import Limits
 from kvsim.sim.serving.tier_jobs import User
+
+
+def place_head(server: Server, seq: int, tokens: int, match: Match | None) -> bool:
+    """Give the head of the queue memory for `tokens` tokens, which others will write; False: no room."""
+    request, allocator = server.waiting[0], server.allocator
+    bound = server.rules.bound(request)
+    if match is None:
+        placed = allocator.admit(seq, tokens, bound)
+    else:
+        placed = server.memory.admit_after(match, seq, tokens, bound)
+    if not placed:
+        return False
+    server.waiting.popleft()
+    request.move(State.LOADING)
+    request.seq, request.computed = seq, tokens
+    server.batch.loading[seq] = request
+    server.memory.prefill_held += tokens
+    server.memory.set_internal(request, max(0, allocator.surplus(seq, request.final_tokens)))
+    server.step.changed = True
+    return True
 
 
 class Loading:
@@ -154,27 +175,14 @@ class Loading:
 
     def _load(self, request: Request, user: User, match: Match | None, here: int, below: int) -> int | None:
         """Give the head its blocks, and begin its load."""
-        server, allocator, tokens = self.server, self.server.allocator, here + below
+        server, tokens = self.server, here + below
         if self.whole and not self._fits(match, request.known_tokens):
             return None
         if not self._fits(match, tokens, self._reserved()):
             return None
-        seq, bound = self._names, server.rules.bound(request)
-        placed = (
-            server.memory.admit_after(match, seq, tokens, bound)
-            if match
-            else allocator.admit(seq, tokens, bound)
-        )
-        if not placed:
+        if not place_head(server, self._names, tokens, match):
             return None
         self._names -= 1
-        server.waiting.popleft()
-        request.move(State.LOADING)
-        request.seq, request.computed = seq, tokens
-        server.batch.loading[seq] = request
-        server.memory.prefill_held += tokens
-        server.memory.set_internal(request, max(0, allocator.surplus(seq, request.final_tokens)))
-        server.step.changed = True
         server.step.of_prompts().hit_tokens += here
         server.totals.hit_tokens += here
         if server.events:

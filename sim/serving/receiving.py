@@ -15,6 +15,7 @@ from kvsim.allocators.base import Match
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import NEVER_PS
+from kvsim.sim.serving.loading import place_head
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.serving.sglang_parts import WaitingList
@@ -80,7 +81,7 @@ class ReceivingServer(Server):
     def reserve_head(self, match: Match | None) -> bool:
         """Reserve room for the prompt of the head of the queue; False: there is none."""
         request = self.waiting[0]
-        if not self._place(request, request.prompt_tokens, match):
+        if not self._place(request.prompt_tokens, match):
             return False
         self.arriving[request.own] = request
         if match is not None and match.tokens:
@@ -119,23 +120,11 @@ class ReceivingServer(Server):
         self.running[request.seq] = request
         self.step.changed = True
 
-    def _place(self, request: Request, tokens: int, match: Match | None) -> bool:
+    def _place(self, tokens: int, match: Match | None) -> bool:
         """Give the head of the queue memory for `tokens` tokens, which others will write."""
-        seq, bound = self._names, self.rules.bound(request)
-        if match is None:
-            placed = self.allocator.admit(seq, tokens, bound)
-        else:
-            placed = self.memory.admit_after(match, seq, tokens, bound)
-        if not placed:
+        if not place_head(self, self._names, tokens, match):
             return False
         self._names -= 1
-        self.waiting.popleft()
-        request.move(State.LOADING)
-        request.seq, request.computed = seq, tokens
-        self.batch.loading[seq] = request
-        self.memory.prefill_held += tokens
-        self.memory.set_internal(request, max(0, self.allocator.surplus(seq, request.final_tokens)))
-        self.step.changed = True
         return True
 
     # -- out to the host, and back ------------------------------------------------------------
@@ -159,7 +148,7 @@ class ReceivingServer(Server):
         """Bring the head of the queue back from the host; returns its tokens, 0: there is no room."""
         request = self.waiting[0]
         tokens = request.known_tokens - 1
-        if not self._place(request, tokens, None):
+        if not self._place(tokens, None):
             return 0
         self.landed.append(request)
         self.totals.swapped_in_blocks += self.allocator.slots_needed(tokens, 0) // self.allocator.block_slots
