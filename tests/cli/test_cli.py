@@ -432,7 +432,7 @@ MISTAKES = {
     f"(known: {listed(list(TRACES))})",
     "run --model opt-13": f"model 'opt-13' is unknown; did you mean 'opt-13b'? (known: {MODELS})",
     "run --gpu a100-40": "gpu 'a100-40' is unknown; did you mean 'a100-40gb'? "
-    f"(known: {GPUS}rtx-4090 and 5 more)",
+    f"(known: {GPUS}rtx-4090 and 6 more)",
     "run --cost calibrated": "cost calibrated needs a measured profile of gpu 'a100-40gb', and there is "
     "none: measure one with sim calibrate, name one with --gpu FILE, or use --cost roofline",
     "run --cost roofine": "cost 'roofine' is unknown; did you mean 'roofline'? "
@@ -536,8 +536,8 @@ MISTAKES = {
     "fragmentation, waste, ranking, replicas, tier, hand-over, scaling, batched, requests, latency, "
     "throughput, block-size, lengths, fairness and 2 more)",
     "plot none --format gif": "format must be one of png, svg, pdf, or several, got 'gif'",
-    "calibrate show none": "profile 'none' is unknown (known: h200-triton, a100-40gb-sosp23, "
-    f"{GPUS[:-6]} and 6 more)",
+    "calibrate show none": "profile 'none' is unknown (known: h100-triton, h200-triton, "
+    f"a100-40gb-sosp23, {GPUS[:-11]} and 7 more)",
     "calibrate show none.json": "profile none.json cannot be read: No such file or directory",
     "calibrate show h200 --style grey": "style must be one of screen, paper, dark, got 'grey'",
     "calibrate show h200 --format gif": "format must be one of png, svg, pdf, or several, got 'gif'",

@@ -489,13 +489,15 @@ def test_a_synthetic_gpu_is_found_quickly():
 
 
 def test_the_errors_of_calibrations_are_those_of_the_documents(profile):
-    """On an H200, and on a synthetic GPU in full and quick."""
+    """On an H200 and an H100, and on a synthetic GPU in full and quick."""
     quick = Plan(H200, True, tuple(points(H200, True)))
-    real = json.loads((ROOT / "sim/profiles/h200-triton.json").read_text(encoding="utf-8"))
+    files = (ROOT / f"sim/profiles/{gpu}-triton.json" for gpu in ("h200", "h100"))
+    real = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     short = calibrate(quick, stopwatch=SyntheticGpu(), read_clocks=dict)
     page = (ROOT / "docs/cost.md").read_text(encoding="utf-8")
-    for (name, measured), full, less in zip(*map(errors_of, (real, profile, short)), strict=True):
-        assert f"| {name} | {measured} | {full[1]} | {less[1]} |" in page, (name, measured, full, less)
+    for row in zip(*map(errors_of, (*real, profile, short)), strict=True):
+        cells = [row[0][0], *(errors for _, errors in row)]
+        assert f"| {' | '.join(cells)} |" in page, cells
 
 
 def errors_of(profile):

@@ -71,16 +71,21 @@ def test_each_of_these_gpus_has_one_and_takes_it_by_itself():
         assert (spec.name, cost, profile["kind"]) == (gpu, "measured-elsewhere", "elsewhere")
 
 
-@pytest.mark.parametrize(("gpu", "cost"), [("h200", "calibrated"), ("h200-triton", None)])
-def test_one_of_our_own_ships_and_is_taken_where_it_is_asked_for(gpu, cost):
-    spec, cost, profile = gpu_and_cost(gpu, cost)
-    assert (spec.name, cost, profile["name"]) == ("h200", "calibrated", "h200-triton")
+@pytest.mark.parametrize(
+    ("gpu", "error", "rates", "latency_us"),
+    [("h200", "4.9 %", [60.1, 57.5], 6.3), ("h100", "4.4 %", [58.4, 59.3], 5.2)],
+)
+@pytest.mark.parametrize("asked", ["by cost", "by name"])
+def test_our_own_ship_and_are_taken_where_they_are_asked_for(asked, gpu, error, rates, latency_us):
+    name = f"{gpu}-triton"
+    spec, cost, profile = gpu_and_cost(name, None) if asked == "by name" else gpu_and_cost(gpu, "calibrated")
+    assert (spec.name, cost, profile["name"]) == (gpu, "calibrated", name)
     deployment = deployed(model=model_named("llama-3.1-8b"), gpu=spec, cost=cost, profile=profile)
-    (fault,) = profile["faults"]
-    assert f"error 4.9 % on composed steps, faulty: {fault}, host" in source(profile, deployment)
+    assert "faults" not in profile
+    assert f"error {error} on composed steps, host" in source(profile, deployment)
     link = link_figures("pcie", deployment)
-    assert [round(rate, 1) for rate in (link.load_gb_per_s, link.store_gb_per_s)] == [58.4, 59.8]
-    assert (round(link.latency_us, 1), link.source) == (7.7, "measured: profile h200-triton")
+    assert [round(rate, 1) for rate in (link.load_gb_per_s, link.store_gb_per_s)] == rates
+    assert (round(link.latency_us, 1), link.source) == (latency_us, f"measured: profile {name}")
 
 
 @pytest.mark.parametrize("gpu", ["a100-40gb", "h100-pcie", "rtx-5090", "mi300x"])
@@ -92,8 +97,8 @@ def test_others_keep_the_roofline(gpu):
 
 def test_the_roofline_can_be_asked_for_and_a_calibration_is_something_else():
     assert gpu_and_cost("h100", "roofline") == (gpu_named("h100"), "roofline", None)
-    with pytest.raises(KvsimError, match="cost calibrated needs a measured profile of gpu 'h100'"):
-        gpu_and_cost("h100", "calibrated")
+    with pytest.raises(KvsimError, match="cost calibrated needs a measured profile of gpu 'l40s'"):
+        gpu_and_cost("l40s", "calibrated")
 
 
 @pytest.mark.parametrize("gpu", GPUS)
