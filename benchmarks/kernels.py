@@ -20,8 +20,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -73,6 +74,11 @@ class Shape:
     kv_heads: int = 8
     head_dim: int = 128
     dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def query_dtype(self) -> torch.dtype:
+        """Of queries; `dtype` is that of keys and values, which may have 8 bits."""
+        return self.dtype if self.dtype.itemsize == 2 else torch.bfloat16
 
     @property
     def kv_bytes(self) -> int:
@@ -240,7 +246,7 @@ class Pools:
         size = (self.slots, shape.kv_heads, shape.head_dim)
         self.buffers = [[stage.random(*size, dtype=shape.dtype) for _ in "kv"] for _ in range(count)]
         queries = len(shape.lengths) * shape.chunk
-        self.query = stage.random(queries, shape.heads, shape.head_dim, dtype=shape.dtype)
+        self.query = stage.random(queries, shape.heads, shape.head_dim, dtype=shape.query_dtype)
         self.lengths = self.stage.numbers(shape.lengths)
         self.first_queries = self.stage.numbers([i * shape.chunk for i in range(len(room) + 1)])
 
@@ -431,14 +437,14 @@ def models(stage: Stage) -> Iterator[dict]:
 class Latents:
     """DeepSeek-V3's latents of some sequences in several buffers, contiguous or in blocks of 64."""
 
-    def __init__(self, stage: Stage, lengths: Sequence[int]) -> None:
-        self.stage, self.lengths = stage, lengths
+    def __init__(self, stage: Stage, lengths: Sequence[int], dtype: torch.dtype = torch.bfloat16) -> None:
+        self.stage, self.lengths, self.element_bytes = stage, lengths, dtype.itemsize
         (self.latent, rope), self.block = (64, 16) if stage.dry else (512, 64), 64
         self.width = self.latent + rope
         room = [-(-length // self.block) * self.block for length in lengths]
-        self.slots, self.moved = sum(room), sum(lengths) * self.width * 2
-        count, self.launches = stage.buffers(2 * self.slots * self.width)
-        self.buffers = [stage.random(self.slots, self.width, dtype=torch.bfloat16) for _ in range(count)]
+        self.slots, self.moved = sum(room), sum(lengths) * self.width * dtype.itemsize
+        count, self.launches = stage.buffers(self.slots * self.width * dtype.itemsize)
+        self.buffers = [stage.random(self.slots, self.width, dtype=dtype) for _ in range(count)]
         self.firsts = self.stage.numbers([sum(room[:i]) for i in range(len(room))])
         self.queries: dict[int, torch.Tensor] = {}
 
@@ -464,7 +470,8 @@ class Latents:
         """The launches over the buffers in turn, with pieces cut beforehand."""
         query = self.query(heads)
         facts = {"lengths": self.stage.numbers(self.lengths), "longest": max(self.lengths)}
-        pieces = cut_latents(**facts, heads=heads, tokens=sum(self.lengths), tiling=tiling)
+        how = {"heads": heads, "element_bytes": self.element_bytes, "tokens": sum(self.lengths)}
+        pieces = cut_latents(**facts, **how, tiling=tiling)
         facts |= {"latent": self.latent, "scale": 192**-0.5, "pieces": pieces, "tiling": pieces.tiling}
 
         def attend(pool: torch.Tensor) -> torch.Tensor:
@@ -540,16 +547,24 @@ def moves(stage: Stage) -> Iterator[dict]:
 DECODE_TILINGS = [Tiling(*sizes, programs=programs) for *sizes, programs in (
     (64, 4, 2, 3), (64, 4, 2, 2), (64, 4, 2, 4), (64, 4, 3, 3), (64, 4, 3, 2), (32, 4, 3, 4),
     (32, 4, 4, 3), (32, 4, 5, 3), (128, 4, 2, 2), (64, 8, 2, 1), (64, 8, 3, 1),
-    (128, 8, 2, 1), (32, 2, 4, 5),
+    (128, 8, 2, 1), (32, 2, 4, 5), (128, 4, 3, 2), (128, 4, 2, 3),
 )]  # fmt: skip
 LATENT_TILINGS = [Tiling(*sizes, rows=rows, programs=programs) for *sizes, rows, programs in (
     (32, 8, 2, 32, 1), (32, 8, 3, 32, 1), (64, 8, 2, 32, 1), (16, 8, 3, 32, 1), (32, 8, 2, 16, 1),
     (32, 4, 2, 16, 2), (32, 4, 3, 16, 2), (64, 4, 2, 16, 1), (64, 8, 2, 16, 1), (16, 4, 3, 16, 2),
+    (64, 8, 3, 32, 1), (64, 8, 2, 64, 1), (64, 4, 3, 16, 1), (128, 8, 2, 32, 1),
 )]  # fmt: skip
 PREFILL_TILINGS = [Tiling(*sizes, rows=rows) for *sizes, rows in (
     (64, 8, 3, 128), (64, 8, 2, 128), (64, 8, 4, 128), (128, 8, 2, 128), (128, 8, 3, 128),
     (32, 8, 3, 128), (64, 4, 3, 64), (64, 4, 2, 64), (128, 4, 2, 64), (64, 4, 3, 128),
 )]  # fmt: skip
+
+
+def eight_bits_too(shapes: Sequence[Shape]) -> list[Shape]:
+    """These shapes, then the same with keys and values of 8 bits."""
+    return [*shapes, *(
+        replace(shape, name=f"{shape.name}, 8 bits", dtype=torch.float8_e4m3fn) for shape in shapes
+    )]  # fmt: skip
 
 
 def tune(stage: Stage) -> Iterator[dict]:
@@ -566,7 +581,8 @@ def tune(stage: Stage) -> Iterator[dict]:
         print(f"         {what}: best is {best['name']}, {best.get('us', math.nan):.1f} us", flush=True)
         return rows
 
-    for shape in (Shape("2 x 70", (70, 70), **TOY),) if stage.dry else DECODE[:3]:
+    toy = Shape("2 x 70", (70, 70), **TOY)
+    for shape in eight_bits_too((toy,) if stage.dry else DECODE[:3]):
         pools = Pools(stage, shape)
         contestants = {
             named(tiling): pools.ours(16, shuffle=True, tiling=tiling) for tiling in DECODE_TILINGS[few]
@@ -576,16 +592,15 @@ def tune(stage: Stage) -> Iterator[dict]:
                 contestants[f"{splits} splits, shuffled"] = pools.ours(16, shuffle=True, splits=splits)
         yield from ranked(shape.name, pools.contest("tune", contestants))
         del pools, contestants
-    latents = Latents(stage, (40,) * 2 if stage.dry else (4096,) * 64)
-    for heads in (4,) if stage.dry else (128, 16):
+    for dtype, heads in product((torch.bfloat16, torch.float8_e4m3fn), (4,) if stage.dry else (128, 16)):
+        latents = Latents(stage, (40,) * 2 if stage.dry else (4096,) * 64, dtype)
+        what = f"{heads} heads on latents of {8 * dtype.itemsize} bits"
         contestants = {
-            f"{heads} heads: {named(tiling)}": latents.ours(heads, latents.where(True, True), tiling)
+            f"{what}: {named(tiling)}": latents.ours(heads, latents.where(True, True), tiling)
             for tiling in LATENT_TILINGS[few]
         }
-        yield from ranked(
-            f"{heads} heads on latents", stage.contest("tune", contestants, {"moved": latents.moved})
-        )
-    del latents, contestants
+        yield from ranked(what, stage.contest("tune", contestants, {"moved": latents.moved}))
+        del latents, contestants
     for shape in (Shape("20 of 40", (40,), 20, **TOY),) if stage.dry else (PREFILL[1], PREFILL[4]):
         pools = Pools(stage, shape)
         contestants = {

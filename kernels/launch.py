@@ -126,12 +126,16 @@ LATENT: Mapping[int, Tiling] = {
 """Bytes of an element -> tiling of decode attention over latents of 512 numbers; `rows`: query heads per
 program, as many as the registers hold."""
 
-LATENT_ON_HOPPER: Mapping[int, Tiling] = {
-    32: Tiling(64, 8, 3, rows=32, programs=1, shared_kib=185),
-    64: Tiling(64, 8, 2, rows=64, programs=1, shared_kib=217),
+LATENT_ON_HOPPER: Mapping[tuple[int, int], Tiling] = {
+    (1, 16): Tiling(32, 4, 2, rows=16, programs=2, shared_kib=52),
+    (1, 32): Tiling(64, 8, 2, rows=32, programs=1, shared_kib=104),
+    (1, 64): Tiling(64, 8, 2, rows=64, programs=1, shared_kib=180),
+    (2, 32): Tiling(64, 8, 3, rows=32, programs=1, shared_kib=185),
+    (2, 64): Tiling(64, 8, 2, rows=64, programs=1, shared_kib=217),
 }
-"""Query heads per program -> tiling for 16-bit latents on Hopper. 64 rows spill a few registers, but suit its
-matrix units: on an H200 128 heads take 369 us instead of 892, at 64 x 4096."""
+"""(bytes of an element, query heads per program) -> tiling on Hopper. All but (2, 32) spill some registers
+and are faster nevertheless, as 64 rows suit the matrix units: 128 heads at 64 x 4096 take 369 us instead of
+892 on an H200, in 8 bits 486 instead of 1,998 on an H100."""
 
 PREFILL: Mapping[tuple[int, int], Tiling] = {
     (32, 1): Tiling(64, 8, 3, rows=128),
@@ -170,7 +174,9 @@ def tilings() -> dict[str, dict[str, Mapping[str, object]]]:
         name: {f"{head_dim} x {size}": asdict(tiling) for (head_dim, size), tiling in table.items()}
         for name, table in tables.items()
     }
-    hopper = {f"512 x 2, {rows} heads": asdict(tiling) for rows, tiling in LATENT_ON_HOPPER.items()}
+    hopper = {
+        f"512 x {size}, {rows} heads": asdict(tiling) for (size, rows), tiling in LATENT_ON_HOPPER.items()
+    }
     return found | {"latent_on_hopper": hopper}
 
 
@@ -194,9 +200,11 @@ def decode_tiling(head_dim: int, element_bytes: int, group: int = 1) -> Tiling:
 
 def latent_tiling(element_bytes: int, heads: int, gpu: Gpu) -> Tiling:
     """The entry of LATENT or LATENT_ON_HOPPER for `heads` query heads."""
-    if element_bytes != 2 or gpu.capability[0] != 9:
+    if gpu.capability[0] != 9:
         return LATENT[element_bytes]
-    return LATENT_ON_HOPPER[32 if heads % 64 else 64]
+    if heads % 64 == 0:
+        return LATENT_ON_HOPPER[element_bytes, 64]
+    return LATENT_ON_HOPPER[element_bytes, 16 if element_bytes == 1 and heads <= LEAST_ROWS else 32]
 
 
 def prefill_tiling(head_dim: int, element_bytes: int, gpu: Gpu) -> Tiling:

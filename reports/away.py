@@ -4,6 +4,10 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
+from kvsim.reports.palette import KINDS
+from kvsim.reports.rundir.formats import Columns
 from kvsim.sim.record.summary import Summary
 
 
@@ -39,6 +43,33 @@ def away(summary: Summary) -> list[list[Away]]:
     for place, at_s in since.items():
         found[place] += _apart_from(found[place], at_s, inf)
     return [sorted(each) for each in found]
+
+
+def without_absent(timeline: Columns, absences: Sequence[Sequence[Away]]) -> Columns:
+    """A fleet's timeline in which a replica has no slots, not even free ones, while it is absent."""
+    if not any(absences):
+        return timeline
+    time_s, replica = timeline["time_s"], timeline["replica"]
+    kinds = [kind for kind in KINDS if kind in timeline]
+    slots = np.sum([timeline[kind] for kind in kinds], axis=0)
+    copied, at_s, free, gone = [], [], [], np.zeros(len(time_s), dtype=bool)
+    for place, its in enumerate(absences):
+        rows = np.flatnonzero(replica == place)
+        for from_s, to_s, _ in its:
+            gone[rows] |= (time_s[rows] >= from_s) & (time_s[rows] < to_s)
+            for bound_s, room in ((from_s, 0), (to_s, slots[rows[0]])):
+                latest = np.searchsorted(time_s[rows], bound_s, side="right") - 1
+                if latest >= 0 and bound_s < time_s[-1]:
+                    copied.append(rows[latest])
+                    at_s.append(bound_s)
+                    free.append(room)
+    found = {name: np.concatenate([column[copied], column]) for name, column in timeline.items()}
+    new = len(copied)
+    found["time_s"][:new] = at_s
+    for kind in kinds:
+        found[kind][:new] = free if kind == "free" else 0
+        found[kind][new:][gone] = 0
+    return found
 
 
 def _apart_from(dead: Sequence[Away], from_s: float, to_s: float) -> list[Away]:

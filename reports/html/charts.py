@@ -56,13 +56,14 @@ def _over_time(run: Run, kinds: Sequence[str]) -> dict[str, Any]:
     edges = np.linspace(0, end, SLICES + 1)
     timeline = run.columns.timeline
     slots = {kind: timeline.get(kind, np.zeros_like(timeline["free"])) for kind in kinds}
-    capacity = max(1, sum(int(column[0]) for column in slots.values()))
+    held = {kind: _means(time, column, edges) for kind, column in slots.items()}
+    there = np.maximum(np.sum(list(held.values()), axis=0), 1)  # slots of replicas that are not absent
     finish = run.columns.requests.get("finish_s", np.zeros(0))
     answers = np.histogram(finish[np.isfinite(finish)], edges[:: SLICES // RATE_SLICES])[0]
     found = {
         "end": end,
         "step": end / SLICES,
-        "kinds": {k: _rounded(100 / capacity * _means(time, c, edges)) for k, c in slots.items()},
+        "kinds": {kind: _rounded(100 * means / there) for kind, means in held.items()},
         "running": _rounded(_means(time, run.columns.timeline["running"], edges)),
         "waiting": _rounded(_means(time, run.columns.timeline["waiting"], edges)),
         "throughput": _rounded(answers / (end / RATE_SLICES)),

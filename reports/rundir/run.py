@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.away import away, without_absent
 from kvsim.reports.rundir.formats import MOST, Columns, load_json, read_columns, read_json
 from kvsim.reports.rundir.stack import LOWER, owners
 from kvsim.sim.complaints import printable
@@ -68,11 +69,12 @@ class Run:
 
     @property
     def as_one(self) -> "Run":
-        """A fleet as one system, with its replicas' timelines summed; a single server unchanged."""
+        """A fleet as one system, with the timelines of the replicas that are there summed; else unchanged."""
         timeline = self.columns.timeline
         if self.apart is not None or self.place is not None or not self.summary.get("replicas"):
             return self
-        return replace(self, columns=Tables(self.columns.requests, added_up(timeline)), apart=timeline)
+        summed = added_up(without_absent(timeline, away(self.summary)))
+        return replace(self, columns=Tables(self.columns.requests, summed), apart=timeline)
 
     @property
     def replicas(self) -> list["Run"]:

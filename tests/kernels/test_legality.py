@@ -66,31 +66,28 @@ def is_attention(report):
     return report["kernel"] in {"decode_kernel", "prefill_kernel"}
 
 
-def of_64_latent_heads(report):
-    """On Hopper; the accumulator of 64 x 512 takes half of all registers, and some others are spilled."""
-    variant = report["variant"]
-    return (
-        variant.startswith("sm_90 latent") and not re.search("fp8|16 heads", variant) and is_attention(report)
-    )
+def of_latents_on_hopper(report):
+    """All but 16 heads in 16 bits: the accumulator of 64 x 512 takes half of all registers, for one."""
+    return re.match("sm_90 latent(?! of 16 heads)", report["variant"]) and is_attention(report)
 
 
 def spills(report):
     return report["stack"] or widths(report, "LDL", "STL")
 
 
-def test_nothing_is_spilled_but_by_64_heads_on_latents(reports):
-    """Which are twice as fast as 32 on an H200 nevertheless (benchmarks/GPU.md)."""
+def test_nothing_is_spilled_but_by_latents_on_hopper(reports):
+    """Which are up to four times as fast as tilings that spill nothing (benchmarks/GPU.md)."""
     spilled = where(reports, spills)
-    assert all(map(of_64_latent_heads, spilled))
+    assert all(map(of_latents_on_hopper, spilled))
     assert {report["kernel"] for report in spilled} == {"decode_kernel"}
-    assert max(report["stack"] for report in spilled) <= 528
+    assert max(report["stack"] for report in spilled) <= 672
 
 
 def test_by_triton_3_6_one_other_spills_40_bytes(older):
     """On an A100, of 8-bit keys of 256 numbers. Half the rows spill none, but read all keys twice."""
     found = where(older, spills)
-    assert max(report["stack"] for report in found if of_64_latent_heads(report)) <= 272
-    others = [report for report in found if not of_64_latent_heads(report)]
+    assert max(report["stack"] for report in found if of_latents_on_hopper(report)) <= 512
+    others = [report for report in found if not of_latents_on_hopper(report)]
     assert {report["variant"]: report["stack"] for report in others} == {"sm_80 prefill fp8 head 256": 40}
     assert sum(widths(others[0], "LDL", "STL").values()) == 20
     assert_as_many_programs_as_started(older)
@@ -113,7 +110,8 @@ def assert_as_many_programs_as_started(reports):
         tiling = decode_tiling(int(head[1]) if head else 128, size)
         if " latent" in report["variant"]:
             gpu = Gpu((9 if report["variant"].startswith("sm_90") else 8, 0), 132)
-            tiling = latent_tiling(size, 16 if "16 heads" in report["variant"] else 128, gpu)
+            heads = re.search(r"of (\d+) heads", report["variant"])
+            tiling = latent_tiling(size, int(heads[1]) if heads else 128, gpu)
         if "one" not in report["variant"] and "multi-query" not in report["variant"]:
             assert programs == tiling.programs, report
             assert report["shared"] <= 1024 * tiling.shared_kib, report
@@ -166,7 +164,7 @@ def test_matrix_instructions_are_those_of_the_chip(reports):
     for report in filter(is_attention, reports):
         gpu, what = report["variant"].split(" ", 1)
         of_64_rows = report["kernel"] == "prefill_kernel" or what.endswith("heads on one")
-        of_64_rows |= of_64_latent_heads(report)
+        of_64_rows |= bool(of_latents_on_hopper(report)) and not re.search("of (16|32) heads", what)
         assert widths(report, kinds[gpu] if of_64_rows else "HMMA"), report
 
 

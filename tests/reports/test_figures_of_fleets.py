@@ -126,6 +126,27 @@ def test_a_replica_that_dies_is_compared_while_it_is_there():
     assert np.isnan(slices[1, 5:]).all()
 
 
+@pytest.mark.parametrize(
+    "absent",
+    [
+        {"fail": "replica=1:at=2.5:for=4"},
+        {"fail": "replica=1:at=0"},
+        {"fail": "replica=1:at=0:for=3"},
+        {"scale": "schedule:0=1,2=2,6=1", "startup_time": 0.5, "load_bandwidth": 100.0},
+    ],
+)
+def test_the_memory_of_an_absent_replica_is_not_drawn_as_free(absent):
+    """Over time, what is drawn has the shares of the summary: those of replicas while they are there."""
+    run = kvsim.simulate(**{**BY_HAND, "request_rate": 1.0}, num_prompts=8, **absent)
+    timeline, average = run.as_one.columns.timeline, run.summary.memory.average
+    kinds = [kind for kind in average if kind in timeline]
+    length_s = np.diff(timeline["time_s"], append=run.summary.duration_s)
+    held = {kind: (timeline[kind] * length_s).sum() for kind in kinds}
+    for kind in kinds:
+        assert 100 * held[kind] / sum(held.values()) == pytest.approx(average[kind], abs=1e-3)
+    assert sum(held.values()) < 0.95 * 2 * 1024 * run.summary.duration_s
+
+
 def test_each_fleet_gets_its_own_figures(apart, scaled, tmp_path):
     for run, name in ((apart, "hand-over"), (scaled, "scaling")):
         run.save(tmp_path / name, plots=True)

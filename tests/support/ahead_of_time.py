@@ -249,6 +249,7 @@ def variants(gpu):
         " of 16 heads": {"heads": 16},
         " blocks of 16": {"block_size": 16},
         " fp8 of 128 heads": {"kv": fp8},
+        " fp8 of 32 heads": {"kv": fp8, "heads": 32},
         " fp8 of 16 heads": {"kv": fp8, "heads": 16},
     }.items():
         found["latent" + what] = partial(latent, gpu, **more)
