@@ -171,7 +171,7 @@ class Simulation:
         gpus, gpu_price = self._billed(fleet, duration_s)
         engine, cost = self.deployment.engine, self.engine.replica.pricing.cost
         numbers = metrics.summary(result, requests)
-        links = link_shares(self.engine.lives.lives, result.end_ps)
+        links = link_shares(self.engine.lives.lives, self.engine.absences(), result.end_ps)
         if links and isinstance(tier := numbers["tier"], dict):
             tier["links"] = links
         counts = numbers.pop("engine")

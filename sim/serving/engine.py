@@ -169,7 +169,7 @@ class Engine:
             draining = (lambda: ()) if self.scaler is None else self.scaler.draining
             self.migrations.begin(self, self.replicas, self._dispatcher, draining)
 
-    def _absences(self) -> Absences:
+    def absences(self) -> Absences:
         """When replicas were dead or off; called when the run is over."""
         times: list[list[Times]] = []
         for place in range(len(self.replicas)):
@@ -206,7 +206,7 @@ class Engine:
         self.results = whole
         if len(whole) == 1:
             return whole[0]
-        absences = self._absences()
+        absences = self.absences()
         found = together(whole, [replica.server for replica in self.replicas], absences)
         ends_ps = [result.end_ps for result in whole]
         alone = [

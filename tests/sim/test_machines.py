@@ -143,7 +143,7 @@ def shares(fleet, tier, **settings):
     above = {"enable_prefix_caching": False, "tier": tier, **settings}
     engine = engine_above(one_by_one(Random(0), 80), 30, fleet=fleet, **above)
     result = engine.run()
-    return link_shares(engine.lives.lives, result.end_ps), result
+    return link_shares(engine.lives.lives, engine.absences(), result.end_ps), result
 
 
 def test_each_link_is_told_once_by_who_shares_it():
@@ -163,6 +163,15 @@ def test_each_link_is_told_once_by_who_shares_it():
     assert all(found[name]["load_busy_share"] > 0 for name in pairs)
 
 
+def test_links_of_a_replica_that_is_not_there_are_not_idle():
+    """Replica 0 is dead from the beginning: the links are as busy as those of replica 1 alone."""
+    tier = f"host:{mib(6)} own:{mib(90)}:3"
+    dead = FleetConfig(replicas=2, router="round-robin", fail="replica=0:at=0")
+    (of_two, _), (of_one, _) = shares(dead, tier), shares(FleetConfig(), tier)
+    assert of_two == of_one
+    assert 0 < of_one["own"]["store_busy_share"] < 1
+
+
 def test_a_link_whose_queue_outlasts_the_run_was_busy_until_then():
     """2,000 bytes at 1,000 a second; what comes at 4 s, after the end, is measured until then."""
     second, link = 1000 * MS, Link(Way(1000), Way(1000), 100)
@@ -178,7 +187,8 @@ def test_lives_of_a_replica_count_one_after_the_other():
     fleet = FleetConfig(replicas=2, router="round-robin", fail="replica=0:at=2:for=0.5")
     found, result = shares(fleet, f"host:{mib(6)}:1 ssd:{mib(90)}:0.5")
     moved_s = result.tier.promoted_bytes / 5e8
-    assert found["ssd"]["load_busy_share"] * 2 * result.end_ps / PS_PER_S == pytest.approx(moved_s, rel=0.05)
+    there_s = 2 * result.end_ps / PS_PER_S - 0.5
+    assert found["ssd"]["load_busy_share"] * there_s == pytest.approx(moved_s, rel=0.05)
 
 
 def test_copies_of_a_machine_wait_for_each_other_and_find_the_same():

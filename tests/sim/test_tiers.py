@@ -208,7 +208,7 @@ def test_a_chunk_comes_up_to_the_host_and_then_to_the_gpu():
     assert (result.tier.waited_requests, result.tier.waited_ps) == (1, up_ps + load_ps)
     down_ps = 2 * 10_000_000 + 52 * TOKEN_BYTES * 10**12 // 10**8
     busy = {"load_busy_share": up_ps / result.end_ps, "store_busy_share": down_ps / result.end_ps}
-    assert link_shares(engine.lives.lives, result.end_ps) == {"ssd": busy}
+    assert link_shares(engine.lives.lives, engine.absences(), result.end_ps) == {"ssd": busy}
 
 
 def test_who_waits_for_what_comes_up_for_another_counts_it_too_and_only_once():

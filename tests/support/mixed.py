@@ -315,7 +315,7 @@ def run(mixture: Mixture, max_span: int) -> dict[str, object] | str:
     assert len(mixture.work) <= answered(result) <= len(mixture.work) * (1 + (result.samples is not None))
     lives = engine.lives
     events = [rows(life.events) for life in lives.every]
-    return found | {"events": events, "links": link_shares(lives.lives, result.end_ps)}
+    return found | {"events": events, "links": link_shares(lives.lives, engine.absences(), result.end_ps)}
 
 
 def agree(mixture: Mixture) -> Told:
