@@ -22,7 +22,7 @@ import triton.language as tl
 from kvsim.kernels.faults import bounded, faults_on, named, tell_longest, tell_stale
 from kvsim.kernels.launch import INTERPRETED, LEAST_ROWS, Launch, Tiling, next_power_of_2
 from kvsim.kernels.pieces import Pieces
-from kvsim.kernels.tiles import capped, fold, load_rows, scores_of, slots_of, weight_of
+from kvsim.kernels.tiles import capped, fold, in_half, load_rows, scores_of, slots_of, weight_of
 
 
 @triton.jit(do_not_specialize=["home_stride", "window", "longest"])
@@ -114,6 +114,13 @@ def context_of(
     if ROPE:
         e = tl.arange(0, ROPE)
         rotated = tl.load(query_rows + HEAD_DIM + e[None, :], mask=(r < GROUP)[:, None], other=0.0)
+    if k.dtype.element_ty.primitive_bitwidth == 8 and query.dtype == tl.bfloat16:
+        most = tl.max(tl.abs(query.to(tl.float32)), 1)
+        if ROPE:
+            most = tl.maximum(most, tl.max(tl.abs(rotated.to(tl.float32)), 1))
+            rotated, _ = in_half(rotated, most)
+        query, unit = in_half(query, most)
+        scale_log2 *= unit
     m = tl.full([ROWS], -float("inf"), tl.float32)
     denominator = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, HEAD_PAD], tl.float32)

@@ -35,8 +35,29 @@ def load_rows(pool, slot, row, column, inside, HEAD_DIM: tl.constexpr, HEAD_PAD:
 
 
 @triton.jit
+def unit_of(most):
+    """The largest power of two up to each of some positive numbers; 1 where there is none."""
+    bits = most.to(tl.int32, bitcast=True) & 0x7F800000
+    return tl.where(bits == 0, 1.0, bits.to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def in_half(query, most):
+    """(the query as float16, what to multiply its scores by, per row), for rows with numbers up to `most`.
+
+    For 8-bit keys: a GPU widens two of them to float16 in one instruction; bfloat16 takes a slow one more for
+    each. In units of a power of two no number of a row is beyond 2, so float16 loses none that counts.
+    """
+    unit = unit_of(most)[:, None]
+    return (query.to(tl.float32) / unit).to(tl.float16), unit
+
+
+@triton.jit
 def scores_of(q, key, scale_log2, UPCAST: tl.constexpr):
-    """Scores in base 2, [rows, TILE]; 8-bit keys are widened to the type of the queries without loss."""
+    """Scores in base 2, [rows, TILE]; 8-bit keys are widened to the type of the queries without loss.
+
+    `scale_log2` is one number, or [rows, 1].
+    """
     if UPCAST:
         score = tl.dot(q.to(tl.float32), tl.trans(key.to(tl.float32)))
     else:

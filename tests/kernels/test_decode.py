@@ -88,6 +88,18 @@ def test_eight_bit_keys_and_values(kv_dtype, dtype):
     assert_right(batch, query, decoded(batch, query, **scales), **scales)
 
 
+@pytest.mark.parametrize("power", [60, -60])
+def test_eight_bit_keys_take_queries_of_any_size(power):
+    """Beyond the range of float16, in units of a power of two: the same bits; a head may be all zeros."""
+    batch = shuffled([0, 40, 200], dtype=torch.bfloat16, kv_dtype=torch.float8_e4m3fn, head_dim=128)
+    query = batch.queries(3)
+    query[1, 0] = 0
+    usual = decoded(batch, query, scale=2.0**-4)
+    large = decoded(batch, query * 2.0**power, scale=2.0 ** (-4 - power))
+    assert torch.equal(usual, large)
+    assert_right(batch, query, usual, scale=2.0**-4)
+
+
 def test_the_contiguous_twin_gives_the_same_bits():
     """The same numbers at linear and at paged addresses: only the addressing differs."""
     paged = shuffled([0, 5, 140])

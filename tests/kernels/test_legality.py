@@ -80,13 +80,13 @@ def test_nothing_is_spilled_but_by_latents_on_hopper(reports):
     spilled = where(reports, spills)
     assert all(map(of_latents_on_hopper, spilled))
     assert {report["kernel"] for report in spilled} == {"decode_kernel"}
-    assert max(report["stack"] for report in spilled) <= 672
+    assert max(report["stack"] for report in spilled) <= 688
 
 
 def test_by_triton_3_6_one_other_spills_40_bytes(older):
     """On an A100, of 8-bit keys of 256 numbers. Half the rows spill none, but read all keys twice."""
     found = where(older, spills)
-    assert max(report["stack"] for report in found if of_latents_on_hopper(report)) <= 512
+    assert max(report["stack"] for report in found if of_latents_on_hopper(report)) <= 456
     others = [report for report in found if not of_latents_on_hopper(report)]
     assert {report["variant"]: report["stack"] for report in others} == {"sm_80 prefill fp8 head 256": 40}
     assert sum(widths(others[0], "LDL", "STL").values()) == 20
