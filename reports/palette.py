@@ -51,6 +51,35 @@ WASTE = ("reserved", "internal", "external")
 SERIES = ("#7A42F4", "#EA2C88", "#53924C", "#3FA3C3", "#848E14", "#750115", "#8A197E", "#3E63BE")
 """The hues of systems (colours.py); they suit colour-blind readers and differ from the ledger's."""
 
+PLAIN = ("#003663", "#875A36", "#2D755A", "#B4A26C", "#7E87A2", "#C09898", "#003F3F", "#363612")
+"""The hues of what is no system, such as latencies, clients or models: dull, unlike systems and ledger."""
+
+ROLES: dict[str, int] = {
+    "requests": 0,
+    "requests_per_s": 0,
+    "prompt": 0,
+    "answer": 1,
+    "simulated": 0,
+    "measured": 1,
+    "mean": 0,
+    "p99": 1,
+    "lru": 0,
+    "largest free extent": 0,
+    "break even": 0,
+    "accepted": 1,
+    "found in the GPU's memory": 2,
+    "found in the tier": 3,
+    "prefill": 2,
+    "first decode step": 3,
+    "wait for room to answer": 0,
+    "wait to be read": 1,
+    "link": 4,
+    "read, not free yet": 5,
+    "replicas": 2,
+    "attained_share": 4,
+}
+"""What figures show beside systems -> the place of its colour in `PLAIN`."""
+
 LEAST_SATURATED_SHARE = 0.02
 """Share of the simulated time; shorter saturated parts say little about an allocator."""
 

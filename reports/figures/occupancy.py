@@ -96,7 +96,7 @@ def _extents(axes: Axes, style: Style, run: Run) -> None:
         layer.set_clip_path(axes.patch)
     middle = (edges[1:] + edges[:-1]) / 2
     axes.plot(middle, free, color=style.muted, linewidth=0.5 * style.line)
-    axes.plot(middle, largest, color=style.look(0).colour, linewidth=style.line)
+    axes.plot(middle, largest, color=style.role("largest free extent").colour, linewidth=style.line)
 
 
 def _filled(style: Style, colour: str, hatch: str | None) -> dict[str, Any]:
@@ -106,9 +106,10 @@ def _filled(style: Style, colour: str, hatch: str | None) -> dict[str, Any]:
 def _extent_marks(style: Style) -> list[Any]:
     external = style.kinds["external"]
     edge = {"edgecolor": style.muted, "linewidth": 0.5 * style.line}
+    largest = style.role("largest free extent").colour
     return [
         Patch(facecolor=_free_colour(style), label="free in total (with cached prefixes)", **edge),
-        Line2D([], [], color=style.look(0).colour, linewidth=1.5 * style.line, label="largest free extent"),
+        Line2D([], [], color=largest, linewidth=1.5 * style.line, label="largest free extent"),
         Patch(label="external: in pieces too small", **_filled(style, external.colour, external.hatch)),
     ]
 

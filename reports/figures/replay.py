@@ -62,7 +62,7 @@ def _requests(replayed: Replayed, style: Style) -> Figure:
     for axes, (what, pair) in zip(panels, columns.items(), strict=True):
         scale, unit = SCALES[what]
         measured, simulated = scale * pair[0], scale * pair[1]
-        look = style.look(0)
+        look = style.role("requests")
         axes.set(title=what, xlabel=f"measured, {unit}")
         if not len(measured):
             _say_nothing(axes, style)
@@ -125,7 +125,7 @@ def _time(replayed: Replayed, style: Style) -> Figure:
     said = "error over the run, of each request and of its parts" if anybody else _NONE
     figure = new_sheet(style, 4.6, f"{replayed.name}: {said}")
     panels = figure.subplots(len(columns), 1, sharex=True)
-    for place, (axes, (what, pair)) in enumerate(zip(panels, columns.items(), strict=True)):
+    for axes, (what, pair) in zip(panels, columns.items(), strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = pair[1] / pair[0]
         there = np.isfinite(ratio) & (ratio > 0)
@@ -137,7 +137,7 @@ def _time(replayed: Replayed, style: Style) -> Figure:
         times, medians = _medians(when[there], ratio[there])
         most = _ratios(axes, ratio[there])
         kept = np.clip(ratio[there], 1 / most, most)
-        how = {"color": style.look(place).colour, "clip_on": False}
+        how = {"color": style.role("requests").colour, "clip_on": False}
         axes.plot(when[there], kept, ".", **how, **_dots(len(kept)))
         axes.plot(times, medians, "-", color=style.ink, lw=style.line)
         axes.axhline(1, color=style.muted, lw=style.line / 2, zorder=0)

@@ -21,7 +21,7 @@ from support.fake_run import CAPACITY, fake_run
 
 from kvsim import cli
 from kvsim.reports import figures, palette
-from kvsim.reports.colours import parts_of
+from kvsim.reports.colours import Place, parts_of
 from kvsim.reports.figures import Choices, arena_panel, joined, over_time, pieces
 from kvsim.reports.figures.catalogue import SOMETIMES
 from kvsim.reports.figures.choices import CannotDraw, Latency
@@ -358,11 +358,12 @@ def lightness(colour):
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
 def test_no_two_of_24_runs_look_alike(style):
-    assert len({style.look(place) for place in range(24)}) == 24
+    assert len({style.other(place) for place in range(24)}) == 24
+    assert len({style.look_at(Place(hue, shade)) for hue in range(8) for shade in range(3)}) == 24
 
 
 def test_paper_tells_everything_apart_without_colour():
-    looks = [PAPER.look(place) for place in range(8)]
+    looks = [PAPER.other(place) for place in range(8)]
     assert len({str(look.dash) for look in looks}) == len({look.marker for look in looks}) == 8
     assert len({look.hatch for look in looks}) == 8
     kinds = list(PAPER.kinds.values())
