@@ -103,6 +103,22 @@ def kinds_of(summaries: Iterable[Summary]) -> list[str]:
     return [kind for kind in KINDS if kind in known or kind not in RARE]
 
 
+def meaning(kind: str, summaries: Iterable[Summary]) -> str:
+    """What a kind of slot is in these runs: external memory may be free in a pool that other layers have."""
+    lost = [summary for summary in summaries if whole_run(summary)["external"]]
+    pools = {_has_pools(summary) for summary in lost}
+    if kind != "external" or True not in pools:
+        return KINDS[kind].meaning
+    alone = len(pools) == 1
+    return "free, in the pool of other layers" if alone else "free, in pieces too small or another pool"
+
+
+def _has_pools(summary: Summary) -> bool:
+    """Whether kinds of layer have pools of their own: only then something free is theirs."""
+    groups = summary["memory"].get("groups") or {}
+    return any("free" in (group.get("average") or {}) for group in groups.values())
+
+
 def whole_run(summary: Summary) -> dict[str, float]:
     """Per cent of the KV memory by kind, averaged over the whole run."""
     average = summary["memory"].get("average") or {}

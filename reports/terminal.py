@@ -195,7 +195,7 @@ def _memory_table(seeds: System) -> Table:
         )
     for kind in palette.kinds_of(seeds):
         cells = [_told(seeds, percent_text, "memory", part, kind) for part in parts]
-        table.add_row(Text(f"{kind}: {KINDS[kind].meaning}"), *cells)
+        table.add_row(Text(f"{kind}: {palette.meaning(kind, seeds)}"), *cells)
     return table
 
 
