@@ -113,7 +113,7 @@ def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
                 ls=look.dash,
                 lw=0.8 * style.line,
                 label=name,
-                **dots,
+                **{**dots, "marker": look.marker},
             )
 
 

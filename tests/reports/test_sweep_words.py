@@ -156,6 +156,21 @@ def test_two_ends_of_the_front_are_told_as_two_points():
     )
 
 
+def test_nearly_equal_points_of_systems_lie_in_each_other():
+    rows = [
+        rows_of(ROOFLINE, 100, name, rate)
+        | {"throughput.output_tokens_per_s": gpu + rate, "latency.tpot_s.p50": 0.01 * rate}
+        for name, gpu in (("one", 400.0), ("two", 400.1), ("three", 500.0))
+        for rate in (2.0, 4.0)
+    ]
+    (axes,) = pareto(systems(rows, NAMES), "request_rate", None, SCREEN).axes
+    dots = [line for line in axes.get_lines() if line.get_linestyle() == "None"]
+    one, two, three = dots[:2], dots[2:4], dots[4:]
+    for below, on_top, apart in zip(one, two, three, strict=True):
+        assert below.get_markersize() > 1.5 * on_top.get_markersize() == 1.5 * apart.get_markersize()
+        assert below.get_zorder() < on_top.get_zorder()
+
+
 def rows_of(cost, finished, name, rate=2.0):
     counts = {"requests.finished": finished, "requests.submitted": 100}
     served = {
