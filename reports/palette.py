@@ -174,6 +174,11 @@ def everybody(names: Sequence[str]) -> str:
     return f"{names[0]} and {names[1]} both" if len(names) == 2 else f"All {len(names):,}"
 
 
+def every(count: int, what: str) -> str:
+    """`both seeds`, `all 3 seeds`."""
+    return f"both {what}s" if count == 2 else f"all {count:,} {what}s"
+
+
 def together(names: Sequence[str]) -> str:
     """`paged`, `paged and buddy`, `paged, buddy and slab`; more than three: `paged and 3 others`."""
     first, *others = names

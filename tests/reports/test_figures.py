@@ -601,8 +601,8 @@ def test_bars_of_seeds_are_means_with_their_interval(tmp_path):
     assert figure.axes[0].patches[0].get_width() == 5
     whisker = figure.axes[0].lines[0].get_xdata()  # t(1) = 12.706, s / sqrt(2) = 1; nothing is below 0
     assert list(whisker) == pytest.approx([0, 5 + 12.706], abs=1e-3)
-    assert "5.00 ±13, at most 6" in texts(figure)
-    assert headline_of("waste", runs) == "contiguous wastes 32.0 ±25 % of the KV memory while requests wait"
+    assert "5 ± 13, at most 6" in texts(figure)
+    assert headline_of("waste", runs) == "contiguous wastes 32 ± 25 % of the KV memory while requests wait"
 
 
 def test_curves_of_seeds_are_their_mean_in_a_band_from_the_least_to_the_most(tmp_path):
@@ -924,5 +924,5 @@ def test_a_headline_names_few_runs_and_of_many_the_ends():
     assert listed(list("abcde"), [2] * 5) == "2.00 in all 5"
     assert (
         pieces.listed(["a", "b"], [Interval(10, 8, 12), None], palette.seconds)
-        == "a 10.0\u00a0±2.0\u00a0s, b -"
+        == "a 10.0\u00a0±\u00a02.0\u00a0s, b -"
     )

@@ -65,13 +65,13 @@ def test_throughputs_that_seeds_do_not_tell_apart_are_not_ranked():
     ]
     found = systems(rows, ["allocator"])
     assert headline(found, None, None) == (
-        "two has the highest throughput: 2.06 ±0.13 requests/s; not distinguishable given seed noise: one"
+        "two has the highest throughput: 2.06 ± 0.13 requests/s; not distinguishable given seed noise: one"
     )
     assert headline(found[:2], None, None) == (
         "Throughputs of one and two are not distinguishable given seed noise; "
-        "two has the highest mean, 2.06 ±0.13 requests/s"
+        "two has the highest mean, 2.06 ± 0.13 requests/s"
     )
-    assert "2.06 ±0.13" in plain(sweep_words(rows, ["allocator"], None), width=200).splitlines()[5]
+    assert "2.06 ± 0.13" in plain(sweep_words(rows, ["allocator"], None), width=200).splitlines()[5]
 
 
 def test_the_highest_load_tried_is_no_answer_but_a_bound():
@@ -101,7 +101,7 @@ def test_points_that_some_seeds_alone_meet_are_hollow_and_the_figure_says_so():
     inside = {line.get_xdata()[0]: line.get_markerfacecolor() for line in dots}
     assert inside[3.0] == SCREEN.paper and inside[2.0] != SCREEN.paper
     assert [line.get_marker() for line in dots if line.get_xdata()[0] == 5.0][-1] == "x"
-    said = "SLO met: with all 2 seeds;\nhollow: with some only; crosses: with none"
+    said = "filled points: both seeds meet the SLO;\nhollow: some; crosses: none"
     assert said in figure.axes[0].get_xlabel()
     (once,) = systems([row for row in rows if not row["seed"]], ["request_rate"])
     assert (

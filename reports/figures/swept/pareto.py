@@ -51,7 +51,7 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
     x_range, y_range = _fitted([dot.user for dot in dots]), _fitted([dot.gpu for dot in dots])
     named = [dot for dot in dots if found[dot.system]]
     above = _above(named, x_range, y_range)
-    ring = min(3.5, 14 / max([*above, 1]))
+    ring = min(3.5, 9 / max([*above, 1]))
     drawn = [(dot, 0) for dot in dots if not found[dot.system]] + list(zip(named, above, strict=True))
     for dot, over in drawn:
         look = found[dot.system]
