@@ -122,8 +122,7 @@ def _time(replayed: Replayed, style: Style) -> Figure:
     columns, start = replayed.latencies, replayed.start_s
     when = np.arange(len(columns["E2E"][0]), dtype=np.float64) if start is None else start
     anybody = any(len(_known(pair)[0]) for pair in columns.values())
-    said = "error over the run, of each request and of its parts" if anybody else _NONE
-    figure = new_sheet(style, 4.6, f"{replayed.name}: {said}")
+    figure = new_sheet(style, 4.6, _headline_of_time(replayed, when))
     panels = figure.subplots(len(columns), 1, sharex=True)
     for axes, (what, pair) in zip(panels, columns.items(), strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -146,6 +145,20 @@ def _time(replayed: Replayed, style: Style) -> Figure:
         panels[-1].set_xticks(())
     panels[-1].set_xlabel("request" if start is None else "sent at, s")
     return figure
+
+
+def _headline_of_time(replayed: Replayed, when: Floats) -> str:
+    """The median error of the requests that were sent first and last: whether it grows over the run."""
+    for what in ("E2E", "TTFT"):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = replayed.latencies[what][1] / replayed.latencies[what][0]
+        there = np.isfinite(ratio) & (ratio > 0)
+        if there.any():
+            _, medians = _medians(when[there], ratio[there])
+            first, last = (_off_in_words(each) for each in (medians[0], medians[-1]))
+            said = f"{first} at the start, {last} at the end" if len(medians) > 1 else f"{first}, median"
+            return f"{replayed.name}, simulated over measured: {what} {said}"
+    return f"{replayed.name}: {_NONE}"
 
 
 def _ratios(axes: Axes, ratio: Floats) -> float:
