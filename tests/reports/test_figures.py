@@ -153,6 +153,16 @@ def test_every_figure_of_hardly_anything_is_a_picture_or_a_clear_message(recorde
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_of_rejected_requests_a_figure_says_so_in_one_sentence(recorded, shape):
+    runs = read_runs(recorded["rejected only", shape])
+    many, by = ("8", "") if "seeds" in shape else ("4", " by both systems" if "runs" in shape else "")
+    for name in {*SINGLE} - {*PICKY}:
+        said = figures.picture(runs, name, Choices(COARSE["screen"])).get_suptitle().replace("\n", " ")
+        alone = re.fullmatch(rf"All {many} requests were rejected{by}: [^.]+\.", said)
+        assert alone if name != "lengths" else " median prompt " in said, said
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_command_on_hardly_anything_gives_pictures_or_one_line(
     recorded, tmp_path, monkeypatch, capsys, shape
 ):
