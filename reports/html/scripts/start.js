@@ -24,7 +24,7 @@ function numbers() {
     ...columns.map((text) => element("th", { scope: "col", class: text.length <= 16 ? "short" : "", text }))));
   table.tBodies[0].append(...rows.map(({ name, texts, best }) => element("tr", {},
     element("th", { scope: "row", text: name }),
-    ...texts.map((text, i) => element("td", { class: best[i] ? "best" : "", text }, ...(best[i] ? [element("span", { class: "hidden", text: " (best)" })] : []))))));
+    ...texts.map((text, i) => element("td", { class: best[i] ? "best" : "", text: unbroken(text) }, ...(best[i] ? [element("span", { class: "hidden", text: " (best)" })] : []))))));
 }
 
 /** How the runs differ beyond their seeds' spread. */
