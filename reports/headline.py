@@ -24,7 +24,7 @@ def headline(seeds: Sequence[Summary]) -> str:
     share = finished if finished == submitted else f"{finished} of {submitted}"
     served = f"{seeds[0]['label']} served {share} request{'' if submitted == '1' else 's'}"
     served += why_rejected(seeds)
-    of = f" Means of {len(seeds)} seeds, ±95 % confidence." if len(seeds) > 1 else ""
+    of = f" Means of {len(seeds)} seeds ± half of their 95 % confidence interval." if len(seeds) > 1 else ""
     if not any(summary["requests"]["finished"] for summary in seeds):
         return f"{served}.{of}"
     if all(map(all_at_once, seeds)) and submitted != "1":
@@ -52,7 +52,7 @@ def memory(seeds: Sequence[Summary]) -> str:
 
 
 def _tokens_and_waste(percents: Sequence[Mapping[str, float]], between: str, after: str) -> str:
-    """`81.8 ±0.2 % tokens, 1.3 ±0.1 % waste`."""
+    """`81.8 ± 0.2 % tokens, 1.3 ± 0.1 % waste`."""
     tokens = interval([percent["token"] for percent in percents])
     waste = interval([palette.waste(percent) for percent in percents])
     return f"{with_spread(percent_text, tokens)}{between} {with_spread(percent_text, waste)}{after}"

@@ -51,6 +51,35 @@ WASTE = ("reserved", "internal", "external")
 SERIES = ("#7A42F4", "#EA2C88", "#53924C", "#3FA3C3", "#848E14", "#750115", "#8A197E", "#3E63BE")
 """The hues of systems (colours.py); they suit colour-blind readers and differ from the ledger's."""
 
+PLAIN = ("#003663", "#875A36", "#2D755A", "#B4A26C", "#7E87A2", "#C09898", "#003F3F", "#363612")
+"""The hues of what is no system, such as latencies, clients or models: dull, unlike systems and ledger."""
+
+ROLES: dict[str, int] = {
+    "requests": 0,
+    "requests_per_s": 0,
+    "prompt": 0,
+    "answer": 1,
+    "simulated": 0,
+    "measured": 1,
+    "mean": 0,
+    "p99": 1,
+    "lru": 0,
+    "largest free extent": 0,
+    "break even": 0,
+    "accepted": 1,
+    "found in the GPU's memory": 2,
+    "found in the tier": 3,
+    "prefill": 2,
+    "first decode step": 3,
+    "wait for room to answer": 0,
+    "wait to be read": 1,
+    "link": 4,
+    "read, not free yet": 5,
+    "replicas": 2,
+    "attained_share": 4,
+}
+"""What figures show beside systems -> the place of its colour in `PLAIN`."""
+
 LEAST_SATURATED_SHARE = 0.02
 """Share of the simulated time; shorter saturated parts say little about an allocator."""
 
@@ -72,6 +101,22 @@ def kinds_of(summaries: Iterable[Summary]) -> list[str]:
     """The kinds of the ledger in these runs; rare ones only if such slots may exist."""
     known = {kind for summary in summaries for kind in summary["memory"].get("average") or ()}
     return [kind for kind in KINDS if kind in known or kind not in RARE]
+
+
+def meaning(kind: str, summaries: Iterable[Summary]) -> str:
+    """What a kind of slot is in these runs: external memory may be free in a pool that other layers have."""
+    lost = [summary for summary in summaries if whole_run(summary)["external"]]
+    pools = {_has_pools(summary) for summary in lost}
+    if kind != "external" or True not in pools:
+        return KINDS[kind].meaning
+    alone = len(pools) == 1
+    return "free, in the pool of other layers" if alone else "free, in pieces too small or another pool"
+
+
+def _has_pools(summary: Summary) -> bool:
+    """Whether kinds of layer have pools of their own: only then something free is theirs."""
+    groups = summary["memory"].get("groups") or {}
+    return any("free" in (group.get("average") or {}) for group in groups.values())
 
 
 def whole_run(summary: Summary) -> dict[str, float]:
@@ -127,6 +172,11 @@ def count(value: float | None) -> str:
 def everybody(names: Sequence[str]) -> str:
     """`paged and buddy both`, or `All 12`."""
     return f"{names[0]} and {names[1]} both" if len(names) == 2 else f"All {len(names):,}"
+
+
+def every(count: int, what: str) -> str:
+    """`both seeds`, `all 3 seeds`."""
+    return f"both {what}s" if count == 2 else f"all {count:,} {what}s"
 
 
 def together(names: Sequence[str]) -> str:

@@ -52,18 +52,24 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Latency:
-    """A latency that every request has: its column, its name, its unit."""
+    """A latency that every request has: its column, its name and abbreviation, its unit."""
 
     column: str
     name: str
     unit: str = "s"
+    short: str = ""
+
+    @property
+    def in_full(self) -> str:
+        """`TTFT, time to first token`."""
+        return f"{self.short}, {self.name}" if self.short else self.name
 
 
 LATENCIES = {
-    "ttft": Latency("ttft_s", "time to first token"),
-    "tpot": Latency("tpot_s", "time per output token"),
-    "itl": Latency("itl_s", "time between tokens"),
-    "e2e": Latency("e2e_s", "end-to-end latency"),
+    "ttft": Latency("ttft_s", "time to first token", short="TTFT"),
+    "tpot": Latency("tpot_s", "time per output token", short="TPOT"),
+    "itl": Latency("itl_s", "time between tokens", short="ITL"),
+    "e2e": Latency("e2e_s", "end-to-end latency", short="E2E"),
     "normalized": Latency("normalized_s_per_token", "normalised latency", "s/token"),
     "queueing": Latency("queueing_s", "queueing delay"),
 }

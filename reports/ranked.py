@@ -7,7 +7,7 @@ makes a system look fast and economical. A system is a list of summaries, one pe
 from collections.abc import Mapping, Sequence
 
 from kvsim.reports import clocks
-from kvsim.reports.palette import Summary, count
+from kvsim.reports.palette import Summary, count, every
 
 System = Sequence[Summary]
 _MOST = 4
@@ -29,6 +29,8 @@ def different_clocks(systems: Sequence[System]) -> str:
 
 def rejections(systems: Sequence[System]) -> str:
     """`Served: paged 7 of 100 requests, contiguous none of 100; ...`, or "" if all were served."""
+    if none := all_rejected(systems):
+        return none
     if all(
         finished == submitted
         for system in systems
@@ -45,6 +47,20 @@ def rejections(systems: Sequence[System]) -> str:
         words = "Served: " + ", ".join(f"{_listed(names)} {served}" for served, names in by_count.items())
     reasons = _reasons([summary for system in systems for summary in system])
     return f"{words}; rejected: {reasons}." if reasons else f"{words}."
+
+
+def all_rejected(systems: Sequence[System]) -> str:
+    """`All 12 requests were rejected: ...` if no system served any; else ""."""
+    told = [summary["requests"] for system in systems for summary in system]
+    counts = {sum(_counts(system)[1]) for system in systems}
+    if not any(counts) or any(each.get("rejected", 0) < each.get("submitted", 1) for each in told):
+        return ""
+    reasons = _reasons([summary for system in systems for summary in system])
+    many = counts.pop() if len(counts) == 1 else 0
+    who = every(many, "request").capitalize() if many > 1 else "The only request" if many else "All requests"
+    said = f"{who} {'was' if many == 1 else 'were'} rejected"
+    by = f" by {every(len(systems), 'system')}" if len(systems) > 1 else ""
+    return f"{said}{by}: {reasons}." if reasons else f"{said}{by}."
 
 
 def why_rejected(system: System) -> str:

@@ -1,4 +1,4 @@
-"""Terminal reports of runs and comparisons, with one seed or several: `31.5 ms`, `31.5 ±0.4 ms`.
+"""Terminal reports of runs and comparisons, with one seed or several: `31.5 ms`, `31.5 ± 0.4 ms`.
 
 The number after ± is half the 95 % confidence interval, see seeds/intervals.py; numbers equal for all seeds
 have none. Tables fit in 80 columns. Without a terminal, rich omits colours and the ledger bar uses glyphs.
@@ -20,13 +20,13 @@ from kvsim.reports.comparison import Comparison, Ranking, ruled_table
 from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.links import links_in_words
-from kvsim.reports.palette import KINDS, Shown, Summary, count, figures, number, percent_text, seconds
+from kvsim.reports.palette import KINDS, Shown, Summary, count, every, figures, number, percent_text, seconds
 from kvsim.reports.pools import pools_table
 from kvsim.reports.quantities import LATENCIES, POINTS, at
 from kvsim.reports.ranked import System, by_scheduler, different_clocks, rejections
 from kvsim.reports.scaled import scaled_words
 from kvsim.reports.seeds.intervals import Interval, equal, interval
-from kvsim.reports.seeds.words import difference_lines, half_width, share_of_time, with_spread
+from kvsim.reports.seeds.words import difference_lines, mean_and_half, share_of_time, with_spread
 from kvsim.reports.waiting import LATENCIES_GROW, held_back, is_overloaded, overload, overloads
 from kvsim.sim.models.catalog import GIB
 
@@ -91,7 +91,8 @@ def _drawn_in_vain(runs: Sequence[Sequence[Summary]]) -> bool:
 
 
 def _same(seeds: int) -> Text:
-    return Text(f"All {seeds} seeds give the same numbers: nothing here is drawn at random.", style="bold")
+    said = f"{every(seeds, 'seed').capitalize()} give the same numbers: nothing here is drawn at random."
+    return Text(said, style="bold")
 
 
 def _overloads(lines: Sequence[str]) -> list[RenderableType]:
@@ -164,20 +165,26 @@ def _mean(seeds: System, *path: str) -> float:
 
 def _latency_table(seeds: System) -> Table:
     """A row per latency, in the unit that suits its median; the spread is below the mean."""
-    table = ruled_table("latency, mean ±95 %" if len(seeds) > 1 else "latency")
+    table = ruled_table("latency, means" if len(seeds) > 1 else "latency")
     for point in POINTS:
         table.add_column(point, justify="right", no_wrap=True)
     for latency in LATENCIES.values():
         found = [_found(seeds, "latency", latency.column, point) for point in POINTS]
         median = found[POINTS.index("p50")]
         short = median is not None and median.mean < 1
-        factor, unit = (1e3, "ms") if short else (1.0, "s")
-        cells = [Text(figures(None if each is None else each.mean * factor)) for each in found]
-        for cell, each in zip(cells, found, strict=True):
-            if each is not None and not each.fixed:
-                cell.append(f"\n±{half_width(each.half * factor, cell.plain)}", "dim")
-        table.add_row(f"{latency.name} ({unit})", *cells)
+        factor, unit = (1e3, f"m{latency.unit}") if short else (1.0, latency.unit)
+        cells = [_cell_of(each, factor) for each in found]
+        table.add_row(f"{latency.in_full} ({unit})", *cells)
     return table
+
+
+def _cell_of(found: Interval | None, factor: float) -> Text:
+    """A mean in another unit, with half its interval below it."""
+    if found is None or found.fixed:
+        return Text(figures(None if found is None else found.mean * factor))
+    value = found.mean * factor
+    mean, half = mean_and_half(figures(value), value, found.half * factor)
+    return Text(mean).append(f"\n±{half}", "dim")
 
 
 def _memory_table(seeds: System) -> Table:
@@ -195,7 +202,7 @@ def _memory_table(seeds: System) -> Table:
         )
     for kind in palette.kinds_of(seeds):
         cells = [_told(seeds, percent_text, "memory", part, kind) for part in parts]
-        table.add_row(Text(f"{kind}: {KINDS[kind].meaning}"), *cells)
+        table.add_row(Text(f"{kind}: {palette.meaning(kind, seeds)}"), *cells)
     return table
 
 

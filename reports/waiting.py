@@ -9,7 +9,7 @@ Runs of older versions without this section get no text.
 from collections.abc import Sequence
 from statistics import fmean
 
-from kvsim.reports.palette import Summary, figures, number
+from kvsim.reports.palette import Summary, every, figures, number
 
 LIMITS = {
     "kv_memory": "KV memory",
@@ -51,8 +51,8 @@ def overload(seeds: Sequence[Summary]) -> str:
     many = sum(map(is_overloaded, seeds))
     if not many:
         return ""
-    which = f"all {many}" if many == len(seeds) else f"{many} of {len(seeds)}"
-    with_seeds = f" with {which} seeds" if len(seeds) > 1 else ""
+    which = every(many, "seed") if many == len(seeds) else f"{many} of {len(seeds)} seeds"
+    with_seeds = f" with {which}" if len(seeds) > 1 else ""
     return f"overloaded{with_seeds}: {_rates(seeds)}; blocked by {_held_back(seeds, LEAST_SHARE)}"
 
 

@@ -14,7 +14,7 @@ _MOST_POINTS = 400
 
 def paint_arrivals(sheet: Figure, style: Style, arrival_s: FloatArray, scale: float, unit: str) -> None:
     """Draw the rate over time (in units of `scale` seconds), and the share of gaps longer than each time."""
-    colour, line = style.look(0).colour, style.line
+    colour, line = style.role("requests").colour, style.line
     gaps = np.diff(arrival_s)
     left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))
     edges = np.linspace(arrival_s[0], arrival_s[-1], min(_SLICES, max(len(arrival_s) // 5, 1)) + 1)

@@ -137,7 +137,7 @@ def _part(  # noqa: PLR0917 - all but the first are bound
 ) -> None:
     """Measured points and the form of one part."""
     for place, (_, points) in enumerate(lines):
-        look, x = style.look(place), [one.place[along] for one in points]
+        look, x = style.other(place), [one.place[along] for one in points]
         form = {"color": look.colour, "linestyle": look.dash, "linewidth": 0.75 * style.line}
         axes.plot(x, [one.form_s for one in points], **form)
         _dots(axes, style, look, x, points)
@@ -173,7 +173,7 @@ def _dots(axes: Axes, style: Style, look: Look, x: Sequence[float], points: Sequ
 
 def _names(axes: Axes, style: Style, names: Sequence[str], title: str) -> None:
     """Write the line names in the panel's upper left corner, clear of the curves."""
-    marks = [_mark(style, style.look(place), each) for place, each in enumerate(names)]
+    marks = [_mark(style, style.other(place), each) for place, each in enumerate(names)]
     small = 0.78 * style.type_pt
     axes.legend(
         handles=marks, title=title or None, loc="upper left", fontsize=small, title_fontsize=small,
@@ -194,7 +194,7 @@ def _held_out(axes: Axes, style: Style, fit: Fit) -> None:
         (part.title, part.held_out) for part in fit.parts if part.held_out
     ]
     axes.set_title("held out: predicted / measured", fontsize=style.type_pt)
-    look = style.look(0)
+    look = style.role("simulated")
     worst = _limit(one for _, points in rows for one in points)
     axes.axvspan(1 - BAND, 1 + BAND, color=style.grid, linewidth=0, zorder=0)
     axes.axvline(1, color=style.muted, linewidth=0.5 * style.line, zorder=1)
@@ -226,7 +226,7 @@ def _composed(axes: Axes, style: Style, fit: Fit) -> None:
     axes.axhspan(1 - BAND, 1 + BAND, color=style.grid, linewidth=0, zorder=0)
     axes.axhline(1, color=style.muted, linewidth=0.5 * style.line, zorder=1)
     for place, points in enumerate(groups.values()):
-        look = style.look(place)
+        look = style.other(place)
         x = [one.median_s for one in points]
         y = [one.predicted_s / one.median_s for one in points]
         bars = [
@@ -249,7 +249,7 @@ def _composed(axes: Axes, style: Style, fit: Fit) -> None:
         axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, "none was measured", transform=axes.transAxes, ha="center", color=style.muted)
     marks = [
-        _mark(style, replace(style.look(place), dash="none"), each.removeprefix("layer "))
+        _mark(style, replace(style.other(place), dash="none"), each.removeprefix("layer "))
         for place, each in enumerate(groups)
     ]
     if marks:

@@ -25,7 +25,7 @@ from kvsim.reports.figures import (
 )
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import drawn_in, save, sign
-from kvsim.reports.figures.systems import System, first_words, last_words, systems
+from kvsim.reports.figures.systems import System, first_words, last_words, none_served, systems
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError, unknown
 
@@ -34,10 +34,11 @@ Draw = Callable[[Sequence[System], Choices], Figure]
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure: the function that draws it, and a description in one line."""
+    """A figure: the function that draws it, a description in one line, whether it shows served requests."""
 
     draw: Draw
     about: str
+    of_served: bool = True
 
 
 FIGURES: dict[str, Entry] = {
@@ -61,7 +62,7 @@ FIGURES: dict[str, Entry] = {
     "latency": Entry(latency.latency, "the distributions of four latencies"),
     "throughput": Entry(sweeps.throughput, "latency over the load, from runs at several rates"),
     "block-size": Entry(sweeps.block_size, "latency, waste and throughput over the block size"),
-    "lengths": Entry(lengths.lengths, "the lengths of prompts and answers"),
+    "lengths": Entry(lengths.lengths, "the lengths of prompts and answers", of_served=False),
     "fairness": Entry(
         fairness.fairness, "service by client over time; of several runs, how far clients were apart and TTFT"
     ),
@@ -103,9 +104,10 @@ def picture(runs: Sequence[Run], name: str, choices: Choices) -> Figure:
 
 
 def _signed(entry: Entry, found: Sequence[System], choices: Choices) -> Figure:
-    """The figure, with rejections in its headline and the clock at the bottom."""
+    """The figure, with rejections in its headline, alone if nothing was served, and the clock below."""
     figure = entry.draw(found, choices)
-    sign(figure, choices.style, first_words(found), last_words(found))
+    alone = entry.of_served and none_served(found)
+    sign(figure, choices.style, first_words(found), last_words(found), alone=alone)
     return figure
 
 

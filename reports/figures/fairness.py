@@ -43,7 +43,7 @@ def _over_time(system: System, choices: Choices) -> Figure:
     curves = [served_by(table, done & (names == client), instants) / 1000 for client in sorted(shown)]
     figure = new_sheet(style, 3.4, f"{system.name}: {_said(system, len(clients))}")
     axes = figure.subplots()
-    looks = [style.look(place) for place in range(len(curves))]
+    looks = [style.other(place) for place in range(len(curves))]
     for curve, look in zip(curves, looks, strict=True):
         axes.plot(instants, curve, color=look.colour, linestyle=look.dash, linewidth=1.1 * style.line)
     axes.grid(axis="y")

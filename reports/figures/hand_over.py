@@ -21,20 +21,20 @@ Floats = npt.NDArray[np.float64]
 
 _SLICES = 240
 _HELD = (
-    ("prompt_computed_s", "link_begin_s", "wait to be read", 1),
-    ("link_begin_s", "read_end_s", "link", 2),
-    ("read_end_s", "held_until_s", "read, not free yet", 4),
+    ("prompt_computed_s", "link_begin_s", "wait to be read"),
+    ("link_begin_s", "read_end_s", "link"),
+    ("read_end_s", "held_until_s", "read, not free yet"),
 )
 _FIRST = (
-    ("arrival_s", "prompt_computed_s", "prefill", 0),
-    ("prompt_computed_s", "link_begin_s", "wait to be read", 1),
-    ("link_begin_s", "read_end_s", "link", 2),
-    ("read_end_s", "first_token_s", "first decode step", 3),
+    ("arrival_s", "prompt_computed_s", "prefill"),
+    ("prompt_computed_s", "link_begin_s", "wait to be read"),
+    ("link_begin_s", "read_end_s", "link"),
+    ("read_end_s", "first_token_s", "first decode step"),
 )
-"""Begin, end, words and look of each stage, which has the same colour in both panels."""
+"""Begin, end and role of each stage, which has the same colour in both panels."""
 _PUSHED = (
-    ("arrival_s", "reserved_s", "wait for room to answer", 5),
-    ("reserved_s", "prompt_computed_s", "prefill", 0),
+    ("arrival_s", "reserved_s", "wait for room to answer"),
+    ("reserved_s", "prompt_computed_s", "prefill"),
     *_FIRST[1:],
 )
 """The same where room is reserved before the prompt is computed."""
@@ -102,15 +102,13 @@ def _stack(
     style: Style,
     at_s: Floats,
     layers: Sequence[Floats],
-    stages: Sequence[tuple[str, str, str, int]],
+    stages: Sequence[tuple[str, str, str]],
 ) -> None:
-    colours = [style.look(place).colour for *_, place in stages]
+    colours = [style.role(role).colour for *_, role in stages]
     axes.stackplot(at_s, *layers, colors=colours, linewidth=0)
     axes.set_ylim(0)
     axes.grid(axis="y")
-    handles = [
-        Patch(color=colour, label=each) for colour, (_, _, each, _) in zip(colours, stages, strict=True)
-    ]
+    handles = [Patch(color=colour, label=each) for colour, (_, _, each) in zip(colours, stages, strict=True)]
     how: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
     axes.legend(handles=handles[::-1], fontsize=style.small_pt, **how)
 

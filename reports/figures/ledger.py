@@ -37,7 +37,7 @@ def memory(systems: Sequence[System], choices: Choices) -> Figure:
         for kind in KINDS
         if any(kind in run.columns.timeline and run.columns.timeline[kind].any() for run in runs)
     ]
-    marks: list[Any] = [pieces.kind_patch(style, kind) for kind in there]
+    marks: list[Any] = [pieces.kind_patch(style, kind, [run.summary for run in runs]) for kind in there]
     if any((run.columns.timeline["waiting"] > 0).any() for run in runs):
         marks.append(Line2D([], [], color=style.ink, linewidth=1.7 * style.line, label="requests wait"))
     pieces.legend_below(figure, style, marks)
@@ -89,7 +89,8 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
     rows = np.cumsum([0, *[1 + below * len(each) for each in apart]])
     figure = new_sheet(style, 1.9 + 0.55 * float(rows[-1]), _waste_headline(systems, shares, wastes, when))
     axes = figure.subplots()
-    kinds = palette.kinds_of(run.summary for system in systems for run in system.runs)
+    summaries = [run.summary for system in systems for run in system.runs]
+    kinds = palette.kinds_of(summaries)
     for row, share, wasted, layers in zip(rows.tolist(), shares, wastes, apart, strict=False):
         _bar(axes, style, row, {kind: share[kind] for kind in kinds}, wasted)
         for place, (words, held) in enumerate(layers.items(), 1):
@@ -97,7 +98,7 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
     names = [pieces.row_name(style, system.name) for system in systems]
     pieces.bars_named(axes, style, rows[:-1].tolist(), names)
     axes.set(xlim=(0, 100), ylim=(rows[-1] - 0.5, -0.5), xticks=(0, 25, 50, 75, 100))
-    pieces.memory_shares(axes, figure, style, kinds, saturated)
+    pieces.memory_shares(axes, figure, style, summaries, saturated)
     return figure
 
 

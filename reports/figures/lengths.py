@@ -12,7 +12,7 @@ from kvsim.reports import palette
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.sheet import new_sheet
-from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System, short
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
@@ -32,17 +32,17 @@ def lengths(systems: Sequence[System], choices: Choices) -> Figure:
         figure = new_sheet(style, 3.9, lengths_headline(next(iter(found)), prompt, output))
         paint_lengths(figure, style, prompt, output)
         return figure
-    names = list(found)
+    names, looks = list(found), [style.other(place) for place in range(len(found))]
     medians = [interval([_median(prompt)]) for prompt, _ in found.values()]
     headline = f"Median prompt in tokens: {pieces.listed(names, medians, palette.count)}"
     figure = new_sheet(style, 3.9, headline)
     for column, (axes, title) in enumerate(
         zip(figure.subplots(1, 2, sharey=True), ("prompts", "answers"), strict=True)
     ):
-        _histograms(axes, style, {each: tokens[column] for each, tokens in found.items()})
+        _histograms(axes, style, [tokens[column] for tokens in found.values()], looks)
         axes.set_title(f"{title} (dashed: means)")
         axes.set_ylabel("" if column else "requests (%)")
-    pieces.systems_below(figure, style, names, [style.look(place) for place in range(len(names))])
+    pieces.systems_below(figure, style, names, looks)
     return figure
 
 
@@ -88,7 +88,8 @@ def lengths_headline(what: str, prompt: Tokens, output: Tokens) -> str:
 def paint_lengths(sheet: Figure, style: Style, prompt: Tokens, output: Tokens) -> None:
     """Draw a histogram of both on a logarithmic axis, and every request as a dot."""
     left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))
-    _histograms(left, style, {"prompt": prompt, "output": output})
+    looks = [style.role(what) for what in ("prompt", "answer")]
+    _histograms(left, style, [prompt, output], looks)
     left.set(ylabel="requests (%)")
     left.set_title("lengths (dashed: means)")
     if len(prompt):
@@ -96,14 +97,14 @@ def paint_lengths(sheet: Figure, style: Style, prompt: Tokens, output: Tokens) -
             f"{what}, mean {palette.figures(float(tokens.mean()))}"
             for what, tokens in (("prompt", prompt), ("output", output))
         ]
-        pieces.systems_below(sheet, style, means, [style.look(place) for place in range(2)])
+        pieces.systems_below(sheet, style, means, looks)
     step = max(1, -(-len(prompt) // _MOST_DOTS))
     dots: Any = {
         "markersize": (4 if len(prompt) < 30 else 1.4) * style.line,
         "alpha": 0.35 if len(prompt) > 300 else 0.8,
         "rasterized": True,
     }
-    right.plot(prompt[::step], output[::step], ".", color=style.look(0).colour, **dots)
+    right.plot(prompt[::step], output[::step], ".", color=style.role("requests").colour, **dots)
     right.set(xlabel="prompt tokens", ylabel="output tokens")
     right.set_title("each request" if step == 1 else f"one request in {step}")
     if len(prompt):
@@ -115,20 +116,19 @@ def paint_lengths(sheet: Figure, style: Style, prompt: Tokens, output: Tokens) -
         right.set(xticks=[], yticks=[])
 
 
-def _histograms(axes: Axes, style: Style, columns: dict[str, Tokens]) -> None:
+def _histograms(axes: Axes, style: Style, columns: Sequence[Tokens], looks: Sequence[Look]) -> None:
     """Draw shares of the requests by length, a step curve per column."""
     axes.set_xlabel("tokens")
-    if not any(len(tokens) for tokens in columns.values()):
+    if not any(len(tokens) for tokens in columns):
         axes.set(xticks=[], yticks=[])
         pieces.say(axes, style, "no request")
         return
-    low = max(1, min(int(tokens.min()) for tokens in columns.values() if len(tokens)))
-    most = max(1, *(int(tokens.max()) for tokens in columns.values() if len(tokens)))
+    low = max(1, min(int(tokens.min()) for tokens in columns if len(tokens)))
+    most = max(1, *(int(tokens.max()) for tokens in columns if len(tokens)))
     edges = np.geomspace(low / 1.25, most * 1.3, _BINS)
-    for place, tokens in enumerate(columns.values()):
+    for tokens, look in zip(columns, looks, strict=True):
         if not len(tokens):
             continue
-        look = style.look(place)
         shares = np.histogram(np.maximum(tokens, 1), edges)[0] / len(tokens) * 100
         axes.stairs(
             shares, edges, color=look.colour, fill=True, alpha=0.3 if len(columns) < 3 else 0.12, linewidth=0

@@ -12,11 +12,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.style import Style
+from kvsim.reports.palette import ROLES
 
 POINTS = 400
 BOUND = "belady"
-BLACK = "#000000"
-"""The colour of the bound."""
 
 
 class Curve(Protocol):
@@ -70,7 +69,7 @@ def paint(misses: Misses, figure: Figure, style: Style) -> None:
         _others(axes, style, misses, bottom)
     bold = 1.6 if several else 1.0
     if "lru" in misses.hit_ratio:
-        look = style.look(0)
+        look = style.role("lru")
         axes.plot(sizes, 1 - curve.hit_ratio(sizes), color=look.colour, lw=bold * style.line, label="lru")
     axes.axhline(floor, color=style.muted, lw=style.line / 2, ls=":")
     said = f"{100 * floor:.1f} % was never there before"
@@ -96,9 +95,8 @@ def paint(misses: Misses, figure: Figure, style: Style) -> None:
 
 def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
     """Draw the bound that no policy can beat, and each other policy in its own look."""
-    looks = (style.look(place) for place in count(1))
+    looks = (style.other(place) for place in count(ROLES["lru"] + 1))
     dots: dict[str, Any] = {"marker": "o", "ms": 2 * style.line}
-    own = (look for look in looks if look.colour not in (style.look(0).colour, BLACK))
     for name, hit in misses.hit_ratio.items():
         missed = [1 - share for share in hit]
         if name == BOUND:
@@ -107,7 +105,7 @@ def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
             )
             axes.fill_between(misses.sizes_tokens, bottom, missed, color=style.grid, alpha=0.5, lw=0)
         elif name != "lru":
-            look = next(own)
+            look = next(looks)
             axes.plot(
                 misses.sizes_tokens,
                 missed,
@@ -115,7 +113,7 @@ def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
                 ls=look.dash,
                 lw=0.8 * style.line,
                 label=name,
-                **dots,
+                **{**dots, "marker": look.marker},
             )
 
 

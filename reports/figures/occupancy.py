@@ -76,7 +76,7 @@ def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:
     style = choices.style
     figure = new_sheet(style, pieces.panels_in(style, len(runs)), _fragmentation_headline(systems))
     memory_panels(figure, style, systems, _extents)
-    pieces.legend_below(figure, style, _extent_marks(style))
+    pieces.legend_below(figure, style, _extent_marks(style, [run.summary for run in runs]))
     return figure
 
 
@@ -96,20 +96,22 @@ def _extents(axes: Axes, style: Style, run: Run) -> None:
         layer.set_clip_path(axes.patch)
     middle = (edges[1:] + edges[:-1]) / 2
     axes.plot(middle, free, color=style.muted, linewidth=0.5 * style.line)
-    axes.plot(middle, largest, color=style.look(0).colour, linewidth=style.line)
+    axes.plot(middle, largest, color=style.role("largest free extent").colour, linewidth=style.line)
 
 
 def _filled(style: Style, colour: str, hatch: str | None) -> dict[str, Any]:
     return {"facecolor": colour, "hatch": hatch, "edgecolor": style.seam, "linewidth": 0}
 
 
-def _extent_marks(style: Style) -> list[Any]:
+def _extent_marks(style: Style, summaries: Sequence[palette.Summary]) -> list[Any]:
     external = style.kinds["external"]
     edge = {"edgecolor": style.muted, "linewidth": 0.5 * style.line}
+    largest = style.role("largest free extent").colour
+    lost = f"external: {palette.meaning('external', summaries).removeprefix('free, ')}"
     return [
         Patch(facecolor=_free_colour(style), label="free in total (with cached prefixes)", **edge),
-        Line2D([], [], color=style.look(0).colour, linewidth=1.5 * style.line, label="largest free extent"),
-        Patch(label="external: in pieces too small", **_filled(style, external.colour, external.hatch)),
+        Line2D([], [], color=largest, linewidth=1.5 * style.line, label="largest free extent"),
+        Patch(label=lost, **_filled(style, external.colour, external.hatch)),
     ]
 
 

@@ -1,6 +1,6 @@
 """Code that figures share: headlines, legends, panels and axes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from matplotlib.ticker import (
 from kvsim.reports.figures.sheet import wrapped
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System, short
-from kvsim.reports.palette import KINDS
+from kvsim.reports.palette import Summary, kinds_of, meaning
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import Shown, with_spread
 from kvsim.sim.record.slo import Limit
@@ -81,11 +81,11 @@ def say(axes: Axes, style: Style, text: str) -> None:
     axes.text(0.5, 0.5, text, color=style.muted, fontsize=1.1 * style.type_pt, **place)
 
 
-def kind_patch(style: Style, kind: str) -> Patch:
-    """The legend entry of a kind of memory."""
+def kind_patch(style: Style, kind: str, summaries: Iterable[Summary]) -> Patch:
+    """The legend entry of a kind of memory in these runs."""
     look = style.kinds[kind]
     how: Any = {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": style.seam, "linewidth": 0.5}
-    return Patch(label=kind if style.narrow else f"{kind}: {KINDS[kind].meaning}", **how)
+    return Patch(label=kind if style.narrow else f"{kind}: {meaning(kind, summaries)}", **how)
 
 
 def line(style: Style, look: Look, label: str, marker: bool = False) -> Line2D:
@@ -245,13 +245,15 @@ def bars_named(axes: Axes, style: Style, at: Sequence[float], names: Sequence[st
     axes.spines["left"].set_visible(False)
 
 
-def memory_shares(axes: Axes, figure: Figure, style: Style, kinds: Sequence[str], saturated: bool) -> None:
-    """Set up the axis of bars that are shares of memory, and the legend of the ledger's kinds."""
+def memory_shares(
+    axes: Axes, figure: Figure, style: Style, summaries: Sequence[Summary], saturated: bool
+) -> None:
+    """Set up the axis of bars that are shares of these runs' memory, and the legend of the ledger's kinds."""
     axes.xaxis.set_major_formatter(percent_of(100))
     when = "while requests wait" if saturated else "over the whole run"
     between = "\n" if style.narrow else " "
     axes.set_xlabel(f"share of the KV memory, mean{between}{when}")
-    legend_below(figure, style, [kind_patch(style, kind) for kind in kinds])
+    legend_below(figure, style, [kind_patch(style, kind, summaries) for kind in kinds_of(summaries)])
 
 
 def ticks_at(axes: Axes, values: Sequence[float]) -> None:

@@ -33,7 +33,8 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
     order = sorted(range(len(systems)), key=lambda place: -(speeds[place].mean if speeds[place] else 0.0))
     figure = new_sheet(style, 1.9 + ROW_IN * len(systems), _headline(systems, order))
     axes = figure.subplots(subplot_kw={"axes_class": Axes})  # moves text beside bars with them
-    kinds = palette.kinds_of(run.summary for system in systems for run in system.runs)
+    summaries = [run.summary for system in systems for run in system.runs]
+    kinds = palette.kinds_of(summaries)
     for row, place in enumerate(order):
         left = 0.0
         for kind in kinds:
@@ -51,7 +52,7 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
         ylim=(len(order) - 0.5, -0.5),
         xticks=(0, 50, 100) if style.narrow else (0, 25, 50, 75, 100),
     )
-    pieces.memory_shares(axes, figure, style, kinds, saturated)
+    pieces.memory_shares(axes, figure, style, summaries, saturated)
     return figure
 
 

@@ -62,7 +62,7 @@ def _requests(replayed: Replayed, style: Style) -> Figure:
     for axes, (what, pair) in zip(panels, columns.items(), strict=True):
         scale, unit = SCALES[what]
         measured, simulated = scale * pair[0], scale * pair[1]
-        look = style.look(0)
+        look = style.role("requests")
         axes.set(title=what, xlabel=f"measured, {unit}")
         if not len(measured):
             _say_nothing(axes, style)
@@ -122,10 +122,9 @@ def _time(replayed: Replayed, style: Style) -> Figure:
     columns, start = replayed.latencies, replayed.start_s
     when = np.arange(len(columns["E2E"][0]), dtype=np.float64) if start is None else start
     anybody = any(len(_known(pair)[0]) for pair in columns.values())
-    said = "error over the run, of each request and of its parts" if anybody else _NONE
-    figure = new_sheet(style, 4.6, f"{replayed.name}: {said}")
+    figure = new_sheet(style, 4.6, _headline_of_time(replayed, when))
     panels = figure.subplots(len(columns), 1, sharex=True)
-    for place, (axes, (what, pair)) in enumerate(zip(panels, columns.items(), strict=True)):
+    for axes, (what, pair) in zip(panels, columns.items(), strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = pair[1] / pair[0]
         there = np.isfinite(ratio) & (ratio > 0)
@@ -137,7 +136,7 @@ def _time(replayed: Replayed, style: Style) -> Figure:
         times, medians = _medians(when[there], ratio[there])
         most = _ratios(axes, ratio[there])
         kept = np.clip(ratio[there], 1 / most, most)
-        how = {"color": style.look(place).colour, "clip_on": False}
+        how = {"color": style.role("requests").colour, "clip_on": False}
         axes.plot(when[there], kept, ".", **how, **_dots(len(kept)))
         axes.plot(times, medians, "-", color=style.ink, lw=style.line)
         axes.axhline(1, color=style.muted, lw=style.line / 2, zorder=0)
@@ -146,6 +145,20 @@ def _time(replayed: Replayed, style: Style) -> Figure:
         panels[-1].set_xticks(())
     panels[-1].set_xlabel("request" if start is None else "sent at, s")
     return figure
+
+
+def _headline_of_time(replayed: Replayed, when: Floats) -> str:
+    """The median error of the requests that were sent first and last: whether it grows over the run."""
+    for what in ("E2E", "TTFT"):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = replayed.latencies[what][1] / replayed.latencies[what][0]
+        there = np.isfinite(ratio) & (ratio > 0)
+        if there.any():
+            _, medians = _medians(when[there], ratio[there])
+            first, last = (_off_in_words(each) for each in (medians[0], medians[-1]))
+            said = f"{first} at the start, {last} at the end" if len(medians) > 1 else f"{first}, median"
+            return f"{replayed.name}, simulated over measured: {what} {said}"
+    return f"{replayed.name}: {_NONE}"
 
 
 def _ratios(axes: Axes, ratio: Floats) -> float:

@@ -15,7 +15,7 @@ from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System
-from kvsim.reports.palette import figures, number
+from kvsim.reports.palette import ROLES, figures, number
 
 
 def has_scaling(system: System) -> bool:
@@ -60,7 +60,7 @@ def _panel(axes: Axes, style: Style, rows: Sequence[dict[str, Any]], column: str
     """Draw a step for each part of the run; a gap where no request was judged."""
     values = np.array([np.nan if row[column] is None else row[column] for row in rows], dtype=np.float64)
     edges = _edges(rows)
-    look = style.look(list(_LABELS).index(column))
+    look = style.role(column)
     axes.stairs(values, edges, color=look.colour, linewidth=style.line, fill=False, baseline=None)
     axes.stairs(values, edges, color=look.colour, alpha=0.2, fill=True)
     axes.set(xlim=(0, edges[-1]), ylabel=_LABELS[column])
@@ -78,7 +78,7 @@ def _by_pool(axes: Axes, style: Style, told: dict[str, Any]) -> None:
     below, marks = np.zeros(len(rows)), []
     for place, pool in enumerate(told["pools"]):
         above = below + [row["replicas_by_pool"][place] for row in rows]
-        look = style.look(len(_LABELS) + place)
+        look = style.other(ROLES["replicas"] + 1 + place)
         axes.stairs(above, edges, baseline=below, color=look.colour, fill=True, hatch=look.hatch, alpha=0.6)
         axes.stairs(above, edges, baseline=None, color=look.colour, linewidth=style.line)
         marks.append(Patch(color=look.colour, label=pool["name"], alpha=0.6))

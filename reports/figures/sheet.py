@@ -118,12 +118,12 @@ def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
     return figure
 
 
-def sign(figure: Figure, style: Style, first: str, last: str) -> None:
-    """Put `first` before the headline and `last` at the foot; on paper the caption has both."""
+def sign(figure: Figure, style: Style, first: str, last: str, *, alone: bool = False) -> None:
+    """Put `first` before the headline, or `alone`, and `last` at the foot; on paper the caption has both."""
     if not style.headlines:
         return
     if first:
-        _say_above(figure, style, f"{first} {figure.get_label()}")
+        _say_above(figure, style, first if alone else f"{first} {figure.get_label()}")
     if last:
         text = wrapped(last, int(style.width_in * 72 / (0.56 * style.small_pt)))
         foot_in = (1.35 * (text.count("\n") + 1) + 0.9) * style.small_pt / 72

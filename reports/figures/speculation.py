@@ -48,14 +48,12 @@ def _panel(axes: Axes, gain: Gain, style: Style, first: bool) -> None:
         batches, lengths, speed_up, levels=LEVELS, colors=style.muted, linewidths=style.line / 2
     )
     axes.clabel(contours, fmt=lambda level: f"{level:g} x", fontsize=style.small_pt)
-    axes.plot(batches, least, color=style.look(0).colour, lw=1.6 * style.line, label="break even")
-    axes.fill_between(
-        batches, 1, np.minimum(least, gain.most + 1), color=style.look(0).colour, alpha=0.12, lw=0
-    )
+    colour = style.role("break even").colour
+    axes.plot(batches, least, color=colour, lw=1.6 * style.line, label="break even")
+    axes.fill_between(batches, 1, np.minimum(least, gain.most + 1), color=colour, alpha=0.12, lw=0)
     if gain.length is not None:
-        axes.axhline(
-            gain.length, color=style.look(1).colour, ls="--", lw=style.line, label="accepted, as said"
-        )
+        stated = style.role("accepted").colour
+        axes.axhline(gain.length, color=stated, ls="--", lw=style.line, label="accepted, as said")
     axes.set_xlabel("sequences in the batch")
     axes.xaxis.set_major_locator(FixedLocator(batches[::2].tolist()))
     axes.xaxis.set_minor_locator(NullLocator())

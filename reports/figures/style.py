@@ -6,7 +6,7 @@
     dark      large type, thick lines, light on near-black
 
 Colour-blind readers can distinguish all colours. The colour of a system depends on its name, see colours.py,
-and is the same in every figure.
+and is the same in every figure. What is no system has one of the duller colours in palette.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import Any
 
 from kvsim.reports import palette
 from kvsim.reports.colours import DASHES, Place, places, shaded
-from kvsim.reports.palette import KINDS, Kind
+from kvsim.reports.palette import KINDS, PLAIN, ROLES, Kind
 from kvsim.sim.errors import unknown
 from kvsim.sim.options.outputs import Pictures
 
@@ -53,6 +53,7 @@ class Style:
     seam: str  # between the parts of a stack, and for hatch lines
     kinds: Mapping[str, Kind]
     colours: tuple[str, ...]
+    plain: tuple[str, ...] = PLAIN
     formats: tuple[str, ...] = ("png",)  # file formats of a saved figure
     headlines: bool = True
     grey_print: bool = False
@@ -82,18 +83,26 @@ class Style:
         """The background colour, also if no background is drawn."""
         return "white" if self.background == "none" else self.background
 
-    def look(self, place: int) -> Look:
-        """The look for something without a colour of its own; the first two dozen are distinct."""
-        shade, hue = divmod(place, len(self.colours))
-        return self.look_at(Place(hue, shade))
+    def role(self, name: str) -> Look:
+        """The look of something that is no system, one of `ROLES`."""
+        return self.other(ROLES[name])
+
+    def other(self, place: int) -> Look:
+        """The look of the nth of several things that are no systems; the first two dozen are distinct."""
+        shade, hue = divmod(place, len(self.plain))
+        return self._look(self.plain, Place(hue, shade))
 
     def look_at(self, place: Place) -> Look:
-        """The look for a hue and shade; each shade has its own dashes, marker and hatch."""
+        """The look of a system by its hue and shade."""
+        return self._look(self.colours, place)
+
+    def _look(self, colours: Sequence[str], place: Place) -> Look:
+        """A hue of these and a shade; each shade has its own dashes, marker and hatch."""
         hue, shade = place
         sheet = "#FFFFFF" if self.paper == "white" else self.paper
         own = hue + 3 * shade if self.grey_print else shade
         return Look(
-            shaded(self.colours[hue], shade, sheet),
+            shaded(colours[hue], shade, sheet),
             _DASHES[own % len(_DASHES)],
             _MARKERS[(hue + shade) % len(_MARKERS)],
             _HATCHES[own % len(_HATCHES)],
@@ -212,6 +221,7 @@ DARK = Style(
         }
     ),
     colours=("#7173FC", "#E893AA", "#A2F499", "#81EFF6", "#97A127", "#E94C61", "#D75AB5", "#A7A6FB"),
+    plain=("#D8D8B4", "#54789C", "#C09C78", "#6CB4C0", "#E4CCD8", "#6C7854", "#A89090", "#547878"),
 )
 STYLES = {style.name: style for style in (SCREEN, PAPER, DARK)}
 

@@ -9,7 +9,7 @@ from typing import Any
 from kvsim.reports import clocks, palette
 from kvsim.reports.alike import by_seed, one_traffic, seed_of
 from kvsim.reports.colours import parts_of
-from kvsim.reports.ranked import by_scheduler, different_clocks, ranked, rejections
+from kvsim.reports.ranked import all_rejected, by_scheduler, different_clocks, ranked, rejections
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval, alike, interval
 
@@ -72,6 +72,11 @@ def first_words(systems: Sequence[System]) -> str:
     """The beginning of every headline: differing clocks, rejected requests; usually ""."""
     found = _summaries(systems)
     return " ".join(filter(None, [different_clocks(found), rejections(found)]))
+
+
+def none_served(systems: Sequence[System]) -> bool:
+    """Whether all requests of all systems were rejected."""
+    return bool(all_rejected(_summaries(systems)))
 
 
 def last_words(systems: Sequence[System]) -> str:

@@ -35,7 +35,7 @@ def _points(found: Validation, style: Style) -> Figure:
     panels = figure.subplots(1, 2)
     for axes, (what, unit, factor) in zip(panels, (("TPOT", "ms", 1e3), ("TTFT", "s", 1.0)), strict=True):
         for place, (key, group) in enumerate(by_model.items()):
-            look = style.look(place)
+            look = style.other(place)
             measured, simulated = (
                 [factor * value for value in values]
                 for values in zip(*((each.measured, each.simulated) for each in group[what]), strict=True)
@@ -69,8 +69,8 @@ def _requests(found: Validation, style: Style) -> Figure:
         for axes, (what, pair) in zip(row, columns.items(), strict=True):
             scale = 1e3 if what == "TPOT" else 1.0
             share = np.linspace(0, 1, len(pair[0]))
-            for place, (name, values) in enumerate(zip(WAYS, pair, strict=True)):
-                look = style.look(place)
+            for name, values in zip(WAYS, pair, strict=True):
+                look = style.role(name)
                 axes.plot(
                     scale * np.sort(values), share, color=look.colour, ls=look.dash, lw=style.line, label=name
                 )

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -13,6 +14,9 @@ from kvsim.reports.html.page import GENERATOR
 
 _LONG = 24
 """Longer cells are wrapped, in characters."""
+_SHORT = 16
+_BEFORE_UNITS = re.compile(r"(?<=[\d±]) (?!±)")  # as in base.js
+"""Spaces at which a number is not broken."""
 
 
 def plain_page(name: str, answer: str, sections: Mapping[str, str], about: str = "") -> str:
@@ -58,7 +62,7 @@ def _figure(name: str, svg: bytes) -> str:
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], remark: str = "") -> str:
     """A table that scrolls by itself if it is wide, with a remark below; each row begins with its name."""
-    head = "".join(f'<th scope="col">{html.escape(each)}</th>' for each in heads)
+    head = "".join(f'<th scope="col"{_whole(each)}>{html.escape(each)}</th>' for each in heads)
     lines = "".join(
         f'<tr><th scope="row">{html.escape(name)}</th>{"".join(map(_cell, row))}</tr>' for name, *row in rows
     )
@@ -69,6 +73,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], remark: str = "")
     )
 
 
+def _whole(head: str) -> str:
+    """The class of heads whose words stay whole."""
+    return ' class="whole"' if len(head) <= _SHORT else ""
+
+
 def _cell(text: str) -> str:
     kind = ' class="long"' if len(text) > _LONG else ""
-    return f"<td{kind}>{html.escape(text)}</td>"
+    return f"<td{kind}>{html.escape(_BEFORE_UNITS.sub(chr(0xA0), text))}</td>"

@@ -104,10 +104,15 @@ def report(runs: Sequence[Run]) -> str:
         if maps is not None:
             pack, about["arena"], packs[f"map-{place}"] = maps
             about["map"] = pack.entries
-    looks = {name: palette.KINDS[name] for name in palette.kinds_of(run.summary for run in runs)}
+    summaries = [run.summary for run in runs]
+    looks = {name: palette.KINDS[name] for name in palette.kinds_of(summaries)}
     kinds = {
-        name: {"colour": k.colour, "meaning": k.meaning, "hatched": k.hatch == "////"}
-        for name, k in looks.items()
+        name: {
+            "colour": look.colour,
+            "meaning": palette.meaning(name, summaries),
+            "hatched": look.hatch == "////",
+        }
+        for name, look in looks.items()
     }
     data = {
         "version": __version__,

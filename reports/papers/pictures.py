@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.reports import palette
+from kvsim.reports.colours import HUES, Place
 from kvsim.reports.figures import draw_picture
 from kvsim.reports.figures.style import Style
 from kvsim.reports.papers import declared
@@ -20,9 +21,9 @@ from kvsim.reports.papers.disaggregated import GOAL
 from kvsim.reports.papers.running import Findings
 from kvsim.reports.papers.series import Found
 
-RANGE = "#9CC9E5"
 COMPARED = 5
 """This many first systems of a paper have the same colours in all figures that compare only them."""
+RANGE: Mapping[str, Any] = {"alpha": 0.35, "linewidth": 5, "solid_capstyle": "butt"}
 CLOSE_TOGETHER: Mapping[str, Any] = {
     "fontsize": 8.5,
     "columnspacing": 1.1,
@@ -40,12 +41,17 @@ def draw(
         figure = judged.figure
         own = list(dict.fromkeys(row.system for row in judged.rows))
         order = known if set(own) <= set(known[:COMPARED]) else own
-        colours = {system: style.look(order.index(system)).colour for system in own}
+        colours = {system: _colour(style, order.index(system)) for system in own}
         paint, height = _painter(judged, findings, colours)
         headline = f"Figure {figure.number}: {figure.title}"
         paths = draw_picture(directory, f"figure{figure.number}", style.wide, height, headline, paint)
         files[figure.number] = paths[0].name
     return files
+
+
+def _colour(style: Style, place: int) -> str:
+    """The colour of the nth system of a paper."""
+    return style.look_at(Place(place % HUES, place // HUES)).colour
 
 
 def _painter(judged: Judged, findings: Findings, colours: Mapping[str, str]) -> Any:  # noqa: ANN401 - a function of a matplotlib Figure
@@ -173,12 +179,12 @@ def _lines(axes: Any, style: Style, rows: Sequence[Row], headings: bool, named: 
         names.append(row.panel if one_each else f"{row.system}: {row.name}" if named else row.system)
         axes.axhline(y, color=style.grid, linewidth=0.8, zorder=0)
         if row.low is not None and row.high is not None:
-            axes.plot([row.low, row.high], [y, y], color=RANGE, linewidth=5, solid_capstyle="butt")
+            axes.plot([row.low, row.high], [y, y], color=style.role("simulated").colour, **RANGE)
         if row.published is not None:
             hollow = {"markerfacecolor": style.paper, "markeredgecolor": style.ink, "markersize": 6.5}
             axes.plot([row.published], [y], "o", **hollow)
         if row.simulated is not None:
-            axes.plot([row.simulated], [y], "o", color=style.look(0).colour, markersize=4)
+            axes.plot([row.simulated], [y], "o", color=style.role("simulated").colour, markersize=4)
         y += 1
     axes.set_yticks(places, names, color=style.ink, fontsize=8.5)
     axes.set_ylim(y - 0.4, -0.7)
@@ -278,10 +284,10 @@ def _legend_of_dots(sheet: Any, style: Style, axes: Any, judged: Judged) -> None
     marks = []
     if any(row.published is not None for row in judged.rows):
         marks += axes.plot([], [], "o", label="published", **_hollow(style))
-    marks += axes.plot([], [], "o", color=style.look(0).colour, markersize=4, label="simulated")
+    marks += axes.plot([], [], "o", color=style.role("simulated").colour, markersize=4, label="simulated")
     if any(row.low is not None for row in judged.rows):
-        look = {"color": RANGE, "linewidth": 5, "solid_capstyle": "butt"}
-        marks += axes.plot([], [], label="range over the open choices", **look)
+        colour = style.role("simulated").colour
+        marks += axes.plot([], [], color=colour, label="range over the open choices", **RANGE)
     sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)
 
 

@@ -187,13 +187,22 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def with_spread(text: Shown, found: Interval | None) -> str:
-    """The mean as formatted by `text`, and half the interval in the same unit: `31.5 ±0.4 ms`."""
+    """The mean as formatted by `text`, and half the interval in the same unit: `31.5 ± 0.4 ms`."""
     if found is None or found.fixed:
         return text(None if found is None else found.mean)
     if text is count and found.mean < 100:
         text = "{:.1f}".format
     mean, _, unit = text(found.mean).partition(" ")
-    return f"{mean} ±{half_width(found.half * (1e3 if unit == 'ms' else 1), mean)} {unit}".rstrip()
+    times = 1e3 if unit == "ms" else 1
+    return f"{' ± '.join(mean_and_half(mean, found.mean * times, found.half * times))} {unit}".rstrip()
+
+
+def mean_and_half(mean: str, value: float, half: float) -> tuple[str, str]:
+    """A formatted mean, whose `value` is in its unit, and half the interval, in no finer steps than it."""
+    spread = half_width(half, mean)
+    shown, decimals = (len(each.partition(".")[2]) for each in (mean, spread))
+    coarser = decimals < shown and mean == f"{value:,.{shown}f}"
+    return f"{value:,.{decimals}f}" if coarser else mean, spread
 
 
 def share_of_time(shares: Sequence[float | None]) -> str:

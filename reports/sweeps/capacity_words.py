@@ -205,7 +205,7 @@ def _how(rows: Sequence[Row]) -> str:
     seeds = max(row["seeds"] for row in ended)
     same = ", the same for all systems" if len(rows) > 1 else ""
     within = f"within {100 * rows[0]['tolerance']:g} % of the edge"
-    ranges = "; ± is a 95 % interval" if seeds > 1 else ""
+    ranges = " (± half of a 95 % interval)" if seeds > 1 else ""
     parts = [f"The answer lies {within}, with {several(seeds, 'seed')}{same}{ranges}"]
     replayed = [row.get("arrivals") == OWN_ARRIVALS for row in ended]
     parts += [] if all(replayed) else [JUDGED]

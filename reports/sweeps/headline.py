@@ -21,7 +21,14 @@ SPEED = "throughput.requests_per_s"
 
 def headline(found: Sequence[System], load: str | None, slo: Slo | None) -> str:
     """The system with the highest load within the SLO, or throughput; none if clocks differ."""
-    return different_clocks(found) or f"{first_words(found)}{_best(ranked(found), found, load, slo)}"
+    said = different_clocks(found) or none_served(found)
+    return said or f"{first_words(found)}{_best(ranked(found), found, load, slo)}"
+
+
+def none_served(found: Sequence[System]) -> str:
+    """`None of 48 requests was served`; "" if one was, or none was sent."""
+    finished, submitted = map(sum, zip(*map(_counts, found), strict=True))
+    return f"None of {submitted:,.0f} requests was served" if submitted and not finished else ""
 
 
 def different_clocks(found: Sequence[System]) -> str:
@@ -40,6 +47,8 @@ def first_words(found: Sequence[System], *, nothing: bool = True) -> str:
 
     Without `nothing`, systems that served no request are left out: the headline names them.
     """
+    if none_served(found):  # the headline says it
+        return ""
     told = served_in_words([system for system in found if nothing or served_share(system)])
     apart = "" if len(ranked(found)) == len(found) else "; not ranked with the others"
     return f"{told}{apart}. " if told else ""

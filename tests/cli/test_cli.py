@@ -88,14 +88,14 @@ memory 14.0 % tokens, 0.2 % waste over the whole run (no request ever waited).
 ███████████·····································································
 █ token 14.0 %   ▒ reserved 0.2 %   · free 85.8 %
 
-latency                      mean    p50    p90    p95    p99    max
-────────────────────────────────────────────────────────────────────
-time to first token (ms)     43.3   45.2   50.9   52.2   52.8   53.0
-time per output token (ms)   30.0   30.0   30.0   30.0   30.0   30.0
-time between tokens (ms)     30.0   30.0   30.0   30.0   30.0   30.0
-end-to-end latency (s)       7.98   6.29   17.1   22.4   22.9   23.1
-normalised latency (ms)      30.2   30.1   30.4   30.6   32.2   32.6
-queueing delay (ms)          13.3   15.2   20.9   22.2   22.8   23.0
+latency                            mean    p50    p90    p95    p99    max
+──────────────────────────────────────────────────────────────────────────
+TTFT, time to first token (ms)     43.3   45.2   50.9   52.2   52.8   53.0
+TPOT, time per output token (ms)   30.0   30.0   30.0   30.0   30.0   30.0
+ITL, time between tokens (ms)      30.0   30.0   30.0   30.0   30.0   30.0
+E2E, end-to-end latency (s)        7.98   6.29   17.1   22.4   22.9   23.1
+normalised latency (ms/token)      30.2   30.1   30.4   30.6   32.2   32.6
+queueing delay (ms)                13.3   15.2   20.9   22.2   22.8   23.0
 
 KV memory, 15,744 tokens               whole run
 ────────────────────────────────────────────────

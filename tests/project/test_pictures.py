@@ -14,6 +14,8 @@ import pytest
 from PIL import Image
 
 from kvsim import cli
+from kvsim.reports.figures.catalogue import FIGURES
+from kvsim.reports.figures.swept import FIGURES as SWEPT
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +72,19 @@ def test_a_picture_is_what_its_command_draws(name, workplace, monkeypatch):
     carried_out(name, workplace, monkeypatch)
     with Image.open(workplace / DRAWN[name]) as image:
         assert_shown(name, image.convert("RGB"))
+
+
+def test_the_gallery_draws_every_figure(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    others = re.findall(r"^\| (`.*) \| (`sim .*) \|$", GALLERY, re.MULTILINE)
+    for names, commands in others:
+        if "result.json" not in commands:
+            for command in re.findall(r"`sim ([^`]+)`", commands):
+                assert cli.main(shlex.split(command)) == 0
+            assert all(list(tmp_path.glob(f"*/{name}.png")) for name in re.findall("`([^`]+)`", names))
+    told = {name for names, _ in others for name in re.findall("`([^`]+)`", names)}
+    told |= {*re.findall(r"/([a-z-]+)\.png`", GALLERY), *re.findall(r"--figure ([a-z-]+)", GALLERY)}
+    assert {*FIGURES, *SWEPT} <= told
 
 
 def test_the_picture_of_the_page_is_what_a_browser_shows(workplace, monkeypatch, browser):

@@ -1,5 +1,6 @@
 """What each kind of layer holds, in the terminal, on the page and in the figure of waste."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import matplotlib
@@ -13,6 +14,7 @@ from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.ledger import waste
 from kvsim.reports.figures.style import style_named
 from kvsim.reports.figures.systems import systems
+from kvsim.reports.palette import KINDS, meaning
 from kvsim.reports.rundir.run import Run, Tables
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
@@ -71,6 +73,18 @@ def test_a_page_names_layers_as_all_systems_have_them(summaries):
     held = summaries["hybrid"]["memory"]["groups"]["window 1,024"]["average"]
     assert empty.read(summaries["hybrid"]) == held["reserved"] + held["internal"]
     assert quantities([[summary_of("llama-3.1-8b")]]) == []
+
+
+def test_free_memory_of_the_other_pool_is_not_called_a_piece_too_small(summaries):
+    split = deepcopy(summaries["split"])
+    split["memory"]["average"]["external"] = 1.0
+    assert meaning("external", [split]) == meaning("external", [summaries["hybrid"], split])
+    assert meaning("external", [split]) == "free, in the pool of other layers"
+    paged = summary_of("llama-3.1-8b")
+    paged["memory"]["average"]["external"] = 1.0
+    assert meaning("external", [paged]) == KINDS["external"].meaning
+    assert meaning("external", [split, paged]) == "free, in pieces too small or another pool"
+    assert meaning("free", [split]) == KINDS["free"].meaning
 
 
 @pytest.mark.parametrize("style", ["screen", "paper"])

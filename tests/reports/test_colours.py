@@ -8,8 +8,9 @@ from matplotlib.colors import to_rgb
 
 from kvsim.allocators import ALLOCATORS
 from kvsim.reports.colours import FAMILIES, HUES, Place, colours_of, place_of, places
+from kvsim.reports.figures import hand_over
 from kvsim.reports.figures.style import SCREEN, STYLES
-from kvsim.reports.palette import KINDS
+from kvsim.reports.palette import KINDS, ROLES
 from kvsim.reports.zoo import families
 from kvsim.sim.models.catalog import gpu_names
 from kvsim.sim.schedulers import SCHEDULERS
@@ -85,3 +86,28 @@ def test_no_hue_of_a_system_is_one_of_the_ledger():
     kinds = [kind.colour for name, kind in KINDS.items() if name != "free"]
     for colour, kind in itertools.product(SCREEN.colours, kinds):
         assert distance(colour, kind) > 20, (colour, kind)
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
+def test_no_role_has_the_hue_of_a_system_or_of_the_ledger(style):
+    kinds = [kind.colour for name, kind in style.kinds.items() if name != "free"]
+    for role, taken in itertools.product(ROLES, (*style.colours, *kinds)):
+        assert distance(style.role(role).colour, taken) > 18, (role, taken)
+    assert min(distance(*pair, DEUTERANOPIA) for pair in itertools.combinations(style.plain, 2)) > 18
+
+
+TOGETHER = (
+    {"prompt", "answer"},
+    {"simulated", "measured"},
+    {"mean", "p99"},
+    {"found in the GPU's memory", "found in the tier"},
+    {"wait for room to answer", *(role for *_, role in (*hand_over._HELD, *hand_over._FIRST))},
+    {"requests_per_s", "replicas", "attained_share"},
+    {"break even", "accepted"},
+)
+"""Roles that one figure shows."""
+
+
+@pytest.mark.parametrize("roles", TOGETHER, ids=["-".join(sorted(each)) for each in TOGETHER])
+def test_roles_of_one_figure_have_different_colours(roles):
+    assert len({ROLES[role] for role in roles}) == len(roles)

@@ -21,7 +21,7 @@ from support.fake_run import CAPACITY, fake_run
 
 from kvsim import cli
 from kvsim.reports import figures, palette
-from kvsim.reports.colours import parts_of
+from kvsim.reports.colours import Place, parts_of
 from kvsim.reports.figures import Choices, arena_panel, joined, over_time, pieces
 from kvsim.reports.figures.catalogue import SOMETIMES
 from kvsim.reports.figures.choices import CannotDraw, Latency
@@ -150,6 +150,16 @@ def test_every_figure_of_hardly_anything_is_a_picture_or_a_clear_message(recorde
         with Image.open(path) as picture:
             assert picture.width == 30 * SCREEN.width_in
             assert len(picture.convert("RGB").getcolors(99_999)) > 20
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_of_rejected_requests_a_figure_says_so_in_one_sentence(recorded, shape):
+    runs = read_runs(recorded["rejected only", shape])
+    many, by = ("8", "") if "seeds" in shape else ("4", " by both systems" if "runs" in shape else "")
+    for name in {*SINGLE} - {*PICKY}:
+        said = figures.picture(runs, name, Choices(COARSE["screen"])).get_suptitle().replace("\n", " ")
+        alone = re.fullmatch(rf"All {many} requests were rejected{by}: [^.]+\.", said)
+        assert alone if name != "lengths" else " median prompt " in said, said
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -358,11 +368,12 @@ def lightness(colour):
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=list(STYLES))
 def test_no_two_of_24_runs_look_alike(style):
-    assert len({style.look(place) for place in range(24)}) == 24
+    assert len({style.other(place) for place in range(24)}) == 24
+    assert len({style.look_at(Place(hue, shade)) for hue in range(8) for shade in range(3)}) == 24
 
 
 def test_paper_tells_everything_apart_without_colour():
-    looks = [PAPER.look(place) for place in range(8)]
+    looks = [PAPER.other(place) for place in range(8)]
     assert len({str(look.dash) for look in looks}) == len({look.marker for look in looks}) == 8
     assert len({look.hatch for look in looks}) == 8
     kinds = list(PAPER.kinds.values())
@@ -600,8 +611,8 @@ def test_bars_of_seeds_are_means_with_their_interval(tmp_path):
     assert figure.axes[0].patches[0].get_width() == 5
     whisker = figure.axes[0].lines[0].get_xdata()  # t(1) = 12.706, s / sqrt(2) = 1; nothing is below 0
     assert list(whisker) == pytest.approx([0, 5 + 12.706], abs=1e-3)
-    assert "5.00 ±13, at most 6" in texts(figure)
-    assert headline_of("waste", runs) == "contiguous wastes 32.0 ±25 % of the KV memory while requests wait"
+    assert "5 ± 13, at most 6" in texts(figure)
+    assert headline_of("waste", runs) == "contiguous wastes 32 ± 25 % of the KV memory while requests wait"
 
 
 def test_curves_of_seeds_are_their_mean_in_a_band_from_the_least_to_the_most(tmp_path):
@@ -923,5 +934,5 @@ def test_a_headline_names_few_runs_and_of_many_the_ends():
     assert listed(list("abcde"), [2] * 5) == "2.00 in all 5"
     assert (
         pieces.listed(["a", "b"], [Interval(10, 8, 12), None], palette.seconds)
-        == "a 10.0\u00a0±2.0\u00a0s, b -"
+        == "a 10.0\u00a0±\u00a02.0\u00a0s, b -"
     )

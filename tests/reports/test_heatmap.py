@@ -28,6 +28,26 @@ def drawn(across, cells):
     return headline, np.round(np.ma.filled(image.get_array(), np.nan), 3).tolist()
 
 
+def test_rows_that_find_prefixes_are_marked_if_others_find_none():
+    def names(hits):
+        systems = [
+            System(
+                f"{row} {case}",
+                {"allocator": row, "case": case},
+                {0: [{"throughput.output_tokens_per_s": 1.0, "gpus": 1, "engine.prefix_hit_tokens": tokens}]},
+            )
+            for row, tokens in hits.items()
+            for case in ("chat", "agents")
+        ]
+        axes = heatmap(systems, None, None, SCREEN).axes[0]
+        return [label.get_text() for label in axes.get_yticklabels()], axes.get_xlabel()
+
+    marked = names({"pages": 64, "slabs": 0})
+    assert marked == (["pages ●", "slabs ○"], "case\n● finds cached prefixes, ○ finds none")
+    assert names({"pages": 64, "slabs": 8}) == (["pages", "slabs"], "case")
+    assert names({"pages": 0, "slabs": 0}) == (["pages", "slabs"], "case")
+
+
 def test_columns_of_one_traffic_are_compared_with_each_other():
     cells = {
         ("slabs", "h100"): 30.0,

@@ -58,6 +58,17 @@ def test_equal_rejections_are_ranked_and_told_first():
     assert "*" in plain(report_table([some], compared=True))
 
 
+def test_if_nothing_was_served_one_sentence_says_so():
+    none = [rejecting(CONTIGUOUS, 0), rejecting(PAGED, 0)]
+    assert rejections([[none[0]]]) == f"All 1,000 requests were rejected: {FULL}."
+    both = rejections([[each] for each in none])
+    assert both == f"All 1,000 requests were rejected by both systems: {FULL}."
+    one = {**PAGED, "requests": {"submitted": 1, "finished": 0, "rejected": 1, "rejected_reasons": {FULL: 1}}}
+    assert rejections([[one]]) == f"The only request was rejected: {FULL}."
+    assert rejections([[one], [none[0]]]) == f"All requests were rejected by both systems: {FULL}."
+    assert rejections([[{**PAGED, "requests": {"submitted": 0, "finished": 0, "rejected": 0}}]]) == ""
+
+
 def test_the_headline_of_a_run_says_what_it_rejected():
     assert headline([rejecting(PAGED, 7)]).startswith(
         f"paged served 7 of 1,000 requests (rejected: {FULL}) in "

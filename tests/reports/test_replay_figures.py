@@ -82,6 +82,20 @@ def test_headlines_say_how_far_off_and_of_how_many():
     assert "of no" in drawn("answers of one token", "time").axes[1].texts[0].get_text()
 
 
+def test_the_headline_over_time_says_how_far_off_the_first_and_the_last_are():
+    said = {which: drawn(which, "time").get_label() for which in EXTREME}
+    start = "result.json, simulated over measured: E2E "
+    assert said["equal"] == f"{start}+0.0 % at the start, +0.0 % at the end"
+    assert said["far off"].endswith(" at the end") and said["far off"].count(" times") == 2
+    assert said["one request"].startswith(start) and said["one request"].endswith(" %, median")
+    drifts = made(400, spread=0.0)
+    measured, simulated = drifts.latencies["E2E"]
+    pair = measured, simulated * np.linspace(1.0, 1.2, 400)
+    drifts = replace(drifts, latencies={**drifts.latencies, "E2E": pair})
+    figure = picture(drifts, "time", style_named("screen"))
+    assert figure.get_label() == f"{start}+0.5 % at the start, +19.5 % at the end"
+
+
 def test_labels_of_a_narrow_range_are_apart():
     axes = drawn("one request", "requests").axes[2]
     boxes = [label.get_window_extent() for label in axes.get_xticklabels(which="both") if label.get_text()]

@@ -65,13 +65,13 @@ def test_throughputs_that_seeds_do_not_tell_apart_are_not_ranked():
     ]
     found = systems(rows, ["allocator"])
     assert headline(found, None, None) == (
-        "two has the highest throughput: 2.06 ±0.13 requests/s; not distinguishable given seed noise: one"
+        "two has the highest throughput: 2.06 ± 0.13 requests/s; not distinguishable given seed noise: one"
     )
     assert headline(found[:2], None, None) == (
         "Throughputs of one and two are not distinguishable given seed noise; "
-        "two has the highest mean, 2.06 ±0.13 requests/s"
+        "two has the highest mean, 2.06 ± 0.13 requests/s"
     )
-    assert "2.06 ±0.13" in plain(sweep_words(rows, ["allocator"], None), width=200).splitlines()[5]
+    assert "2.06 ± 0.13" in plain(sweep_words(rows, ["allocator"], None), width=200).splitlines()[5]
 
 
 def test_the_highest_load_tried_is_no_answer_but_a_bound():
@@ -101,7 +101,7 @@ def test_points_that_some_seeds_alone_meet_are_hollow_and_the_figure_says_so():
     inside = {line.get_xdata()[0]: line.get_markerfacecolor() for line in dots}
     assert inside[3.0] == SCREEN.paper and inside[2.0] != SCREEN.paper
     assert [line.get_marker() for line in dots if line.get_xdata()[0] == 5.0][-1] == "x"
-    said = "SLO met: with all 2 seeds;\nhollow: with some only; crosses: with none"
+    said = "filled points: both seeds meet the SLO;\nhollow: some; crosses: none"
     assert said in figure.axes[0].get_xlabel()
     (once,) = systems([row for row in rows if not row["seed"]], ["request_rate"])
     assert (
@@ -156,6 +156,21 @@ def test_two_ends_of_the_front_are_told_as_two_points():
     )
 
 
+def test_nearly_equal_points_of_systems_lie_in_each_other():
+    rows = [
+        rows_of(ROOFLINE, 100, name, rate)
+        | {"throughput.output_tokens_per_s": gpu + rate, "latency.tpot_s.p50": 0.01 * rate}
+        for name, gpu in (("one", 400.0), ("two", 400.1), ("three", 500.0))
+        for rate in (2.0, 4.0)
+    ]
+    (axes,) = pareto(systems(rows, NAMES), "request_rate", None, SCREEN).axes
+    dots = [line for line in axes.get_lines() if line.get_linestyle() == "None"]
+    one, two, three = dots[:2], dots[2:4], dots[4:]
+    for below, on_top, apart in zip(one, two, three, strict=True):
+        assert below.get_markersize() > 1.5 * on_top.get_markersize() == 1.5 * apart.get_markersize()
+        assert below.get_zorder() < on_top.get_zorder()
+
+
 def rows_of(cost, finished, name, rate=2.0):
     counts = {"requests.finished": finished, "requests.submitted": 100}
     served = {
@@ -199,7 +214,10 @@ def test_of_systems_that_served_nobody_none_has_the_highest_throughput():
         for name in ("one", "two")
         for rate in (2.0, 4.0)
     ]
-    assert "Requests served: 0 of 200 each. No request was served" in shown(systems(rows, NAMES))
+    assert shown(systems(rows, NAMES)).startswith("None of 400 requests was served\n")
+    assert curves(systems(rows, NAMES), "request_rate", None, SCREEN).get_label() == (
+        "None of 400 requests was served"
+    )
 
 
 def test_systems_on_different_clocks_are_not_ranked_and_told_the_remedy():

@@ -20,14 +20,14 @@ requests waited (93 % of the time).
 ████████████████████████████████████████████████████████████████████████████▚▚▓·
 █ token 95.1 %   ▚ internal 2.3 %   ▓ external 1.6 %   · free 1.0 %
 
-latency                      mean    p50    p90    p95    p99    max
-────────────────────────────────────────────────────────────────────
-time to first token (s)      5.00   5.00   9.00   9.50   9.90   15.0
-time per output token (ms)   50.0   50.0   90.0   95.0   99.0    150
-time between tokens (ms)     50.0   50.0   90.0   95.0   99.0    150
-end-to-end latency (s)       5.00   5.00   9.00   9.50   9.90   15.0
-normalised latency (ms)      50.0   50.0   90.0   95.0   99.0    150
-queueing delay (s)           5.00   5.00   9.00   9.50   9.90   15.0
+latency                            mean    p50    p90    p95    p99    max
+──────────────────────────────────────────────────────────────────────────
+TTFT, time to first token (s)      5.00   5.00   9.00   9.50   9.90   15.0
+TPOT, time per output token (ms)   50.0   50.0   90.0   95.0   99.0    150
+ITL, time between tokens (ms)      50.0   50.0   90.0   95.0   99.0    150
+E2E, end-to-end latency (s)        5.00   5.00   9.00   9.50   9.90   15.0
+normalised latency (ms/token)      50.0   50.0   90.0   95.0   99.0    150
+queueing delay (s)                 5.00   5.00   9.00   9.50   9.90   15.0
 
 KV memory, 15,744 tokens               whole run   requests waited (93 % of it)
 ───────────────────────────────────────────────────────────────────────────────
@@ -214,5 +214,5 @@ def test_a_verdict_needs_two_runs_that_finished_something():
 
 def test_the_spread_of_bytes_and_shares_has_their_unit():
     seeds = [{"tier": {"bytes": gib * 2**30, "share": share}} for gib, share in ((2.0, 0.2), (4.0, 0.4))]
-    assert terminal._told(seeds, terminal._gib, "tier", "bytes").startswith("3.00 ±1")
-    assert terminal._told(seeds, terminal._share, "tier", "share").startswith("30.0 ±1")
+    assert terminal._told(seeds, terminal._gib, "tier", "bytes").startswith("3 ± 1")
+    assert terminal._told(seeds, terminal._share, "tier", "share").startswith("30 ± 1")

@@ -18,6 +18,7 @@ from kvsim.reports.figures import pieces
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.swept.pieces import legend, looks, mark
+from kvsim.reports.palette import every
 from kvsim.reports.quantities import LATENCIES
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.headline import headline, rank
@@ -105,7 +106,7 @@ def _rule(seeds: int) -> str:
     """What the points mean with respect to the SLO."""
     if seeds == 1:
         return "points: SLO met; crosses: missed"
-    return f"SLO met: with all {seeds} seeds;\nhollow: with some only; crosses: with none"
+    return f"filled points: {every(seeds, 'seed')} meet the SLO;\nhollow: some; crosses: none"
 
 
 def _plot(axes: Axes, style: Style, look: Look | None, points: Points, system: System, *, above: int) -> None:

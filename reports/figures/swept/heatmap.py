@@ -2,7 +2,8 @@
 
 With an SLO a cell shows goodput per GPU, else output tokens per second per GPU: a mean over seeds, the
 maximum over the cell's other settings and loads. If one setting is the traffic, columns are not comparable,
-so a cell is coloured by its share of its column's maximum.
+so a cell is coloured by its share of its column's maximum. If only some rows find cached prefixes, a mark
+says which.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.slo import Slo
 
 _MOST_WRITTEN = 200  # most cells that get a number
+FINDS = {True: "●", False: "○"}
+"""Marks of rows that find cached prefixes, if others do not."""
 _ALIKE = 0.02  # smaller differences of shares are ignored in a headline
 _THE_MOST = 0.995  # shares from here on are written as 100 %
 _TRAFFIC = {"case", *(field.name for field in fields(Traffic))} - {*LOADS, "num_prompts"}
@@ -54,8 +57,13 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
         [short(_said(each), 18) for each in columns],
         rotation=30 if len(columns) > 8 else 0,
     )
-    axes.set_yticks(range(len(rows)), [short(_said(each), 24) for each in rows])
-    axes.set(xlabel=setting_words(across), ylabel=setting_words(down))
+    names, found = [short(_said(each), 24) for each in rows], _finding_prefixes(systems, down, rows)
+    apart = 0 < sum(found) < len(rows)
+    if apart:
+        names = [f"{name} {FINDS[hit]}" for name, hit in zip(names, found, strict=True)]
+    axes.set_yticks(range(len(rows)), names)
+    below = f"\n{FINDS[True]} finds cached prefixes, {FINDS[False]} finds none" if apart else ""
+    axes.set(xlabel=f"{setting_words(across)}{below}", ylabel=setting_words(down))
     axes.tick_params(length=0)
     if cells.size <= _MOST_WRITTEN:
         for (row, column), value in np.ndenumerate(cells):
@@ -85,6 +93,17 @@ def _cells(
             if values and not sum(values) / len(values) <= cells[place]:
                 cells[place], best[place] = sum(values) / len(values), seeds
     return cells, best
+
+
+def _finding_prefixes(systems: Sequence[System], down: str, rows: Sequence[object]) -> list[bool]:
+    """Whether any run of each row found a cached prefix."""
+    finding = [
+        system.settings.get(down)
+        for system in systems
+        for seeds in system.points.values()
+        if any(number(row.get("engine.prefix_hit_tokens")) for row in seeds)
+    ]
+    return [each in finding for each in rows]
 
 
 def _settings(systems: Sequence[System], load: str | None) -> Axis | None:

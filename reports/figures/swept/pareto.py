@@ -1,8 +1,8 @@
 """pareto: tokens per second per GPU against tokens per second per user, with the Pareto front.
 
 Every dot is a system at a load. A user's rate is 1 / the median time per output token. Dots outside the SLO
-are hollow and not part of the front. Systems that rejected more than others are left out of it too, and there
-is no front if clocks differ.
+are hollow and not part of the front. Nearly equal dots lie in each other. Systems that rejected more than
+others are left out of the front too, and there is none if clocks differ.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,10 @@ from kvsim.reports.palette import figures, together
 from kvsim.reports.sweeps.headline import at_load, different_clocks, first_words, ranked
 from kvsim.reports.sweeps.systems import System, interactivity, tokens_per_gpu
 from kvsim.sim.record.slo import Slo
+
+NEAR = 0.015
+"""Dots that are this close, as a share of both axes, hide each other."""
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,15 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
     found = looks(style, systems, order)
     figure = new_sheet(style, 4.6, _headline(systems, able, front, load, slo))
     axes = figure.subplots()
-    for dot in dots:
+    x_range, y_range = _fitted([dot.user for dot in dots]), _fitted([dot.gpu for dot in dots])
+    named = [dot for dot in dots if found[dot.system]]
+    above = _above(named, x_range, y_range)
+    ring = min(3.5, 9 / max([*above, 1]))
+    drawn = [(dot, 0) for dot in dots if not found[dot.system]] + list(zip(named, above, strict=True))
+    for dot, over in drawn:
         look = found[dot.system]
-        how: Any = {"marker": look.marker if look else "o", "markersize": (3 if look else 2) * style.line}
+        how: Any = {"marker": look.marker if look else "o", "zorder": 3 - 0.01 * over}
+        how["markersize"] = (3 + ring * over if look else 2) * style.line
         colour = look.colour if look else style.muted
         filled = colour if dot.within else "none"
         axes.plot([dot.user], [dot.gpu], linestyle="", color=colour, markerfacecolor=filled,
@@ -56,14 +66,26 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
         axes.plot([dot.user for dot in front], [dot.gpu for dot in front], **line)
     hollow = "" if all(dot.within for dot in dots) else "\nhollow: outside the SLO"
     axes.set(xlabel=f"output tokens/s of a user (1 / median TPOT){hollow}", ylabel="output tokens/s per GPU")
-    axes.set_xlim(*_fitted([dot.user for dot in dots]))
-    axes.set_ylim(*_fitted([dot.gpu for dot in dots]))
+    axes.set(xlim=x_range, ylim=y_range)
     axes.grid(axis="both")
     legend(figure, style, [system.name for system in systems], found)
     return figure
 
 
-def _fitted(values: Sequence[float]) -> tuple[float, float]:
+def _above(dots: Sequence[Dot], x_range: Range, y_range: Range) -> list[int]:
+    """How many later dots of other systems hide each, which is drawn larger below them: all are seen."""
+    x_near, y_near = (NEAR * (high - low) for low, high in (x_range, y_range))
+    return [
+        sum(
+            abs(each.user - dot.user) < x_near and abs(each.gpu - dot.gpu) < y_near
+            for each in dots[place + 1 :]
+            if each.system != dot.system
+        )
+        for place, dot in enumerate(dots)
+    ]
+
+
+def _fitted(values: Sequence[float]) -> Range:
     """The range of an axis around the points; it starts at 0 if they reach below a third of the maximum."""
     low, high = min(values), max(values)
     room = max(0.08 * (high - low if low > high / 3 else high), 0.01 * high)

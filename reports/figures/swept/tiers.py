@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvsim.reports.figures.sheet import new_sheet
-from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.style import Look, Style
+from kvsim.reports.figures.swept.pieces import parts_in
 from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import number, seconds
 from kvsim.reports.seeds.intervals import Interval
@@ -33,14 +34,15 @@ def tiers(systems: Sequence[System], load: str | None, slo: Slo | None, style: S
     one = len(found) == 1
     figure = new_sheet(style, 3.9 if one else 4.2, headline(found))
     left, right = figure.subplots(1, 2)
-    for place, (name, points) in enumerate(found.items()):
-        _times(left, style, place, name, points)
+    looks = style.looks([parts_in(points[0][1].settings) for points in found.values()])
+    for look, (name, points) in zip(looks, found.items(), strict=True):
+        _times(left, style, look, name, points)
     if one:
         left.set_ylim(bottom=0)
         _found(right, style, next(iter(found.values())))
     else:
         _scale(left)
-        _all_found(right, style, found)
+        _all_found(right, style, found, looks)
     for axes in (left, right):
         axes.set_xlabel(
             "host memory below the GPU's" if not _ratios(found) else "host memory / the GPU's memory"
@@ -72,11 +74,11 @@ def _ratios(found: Mapping[str, Points]) -> bool:
     return all(said.endswith(TIMES) for points in found.values() for said, _ in points)
 
 
-def _times(axes: Axes, style: Style, place: int, name: str, points: Points) -> None:
-    """A curve per statistic; with several systems, only the mean."""
-    shown = [("mean", "mean"), ("p99", "p99")] if name == "all" else [("mean", short(name, 40))]
-    for at, (statistic, words) in enumerate(shown):
-        look, column = style.look(place + at), f"latency.ttft_s.{statistic}"
+def _times(axes: Axes, style: Style, own: Look, name: str, points: Points) -> None:
+    """A curve per statistic; with several systems, only the mean, in the system's `own` look."""
+    alone = [(statistic, statistic, style.role(statistic)) for statistic in ("mean", "p99")]
+    for statistic, words, look in alone if name == "all" else [("mean", short(name, 40), own)]:
+        column = f"latency.ttft_s.{statistic}"
         found = [(x, system.numbers(column)) for x, (_, system) in enumerate(points)]
         dots = [(x, numbers[0][1]) for x, numbers in found if numbers]
         _plot(axes, style, dots, {"color": look.colour, "linestyle": look.dash, "label": words}, look.marker)
@@ -95,26 +97,27 @@ def _plot(axes: Axes, style: Style, dots: Sequence[tuple[int, Interval]], how: A
 def _found(axes: Axes, style: Style, points: Points) -> None:
     """Bars: shares of finished requests' prompt tokens found in GPU memory and in the tier."""
     bottom = [0.0] * len(points)
-    for place, (words, column) in enumerate(
-        (("in the GPU's memory", "engine.prefix_hit_tokens"), ("in the tier", "tier.hit_tokens"))
+    for words, column in (
+        ("in the GPU's memory", "engine.prefix_hit_tokens"),
+        ("in the tier", "tier.hit_tokens"),
     ):
+        colour = style.role(f"found {words}").colour
         shares = [100 * (_share(system, column) or 0.0) for _, system in points]
-        axes.bar(range(len(points)), shares, 0.6, bottom=bottom, color=style.look(place).colour, label=words)
+        axes.bar(range(len(points)), shares, 0.6, bottom=bottom, color=colour, label=words)
         bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
     axes.set_xticks(range(len(points)), [said.removesuffix(TIMES) for said, _ in points])
     axes.set_ylim(0, 1.35 * max(*bottom, 1.0))  # room for the legend
     axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 100])
 
 
-def _all_found(axes: Axes, style: Style, found: Mapping[str, Points]) -> None:
+def _all_found(axes: Axes, style: Style, found: Mapping[str, Points], looks: Sequence[Look]) -> None:
     """A curve per system: the share of finished requests' prompts found in either memory."""
-    for place, points in enumerate(found.values()):
+    for look, points in zip(looks, found.values(), strict=True):
         shares = [
             100
             * sum(_share(system, column) or 0.0 for column in ("engine.prefix_hit_tokens", "tier.hit_tokens"))
             for _, system in points
         ]
-        look = style.look(place)
         axes.plot(
             *(range(len(shares)), shares, look.dash),
             **{"color": look.colour, "marker": look.marker, "markersize": 2.7 * style.line, "clip_on": False},

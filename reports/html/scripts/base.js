@@ -92,6 +92,9 @@ function lastUpTo(sorted, value) {
 
 const dark = () => matchMedia("(prefers-color-scheme: dark)").matches && document.documentElement.dataset.theme !== "light";
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+/** A number that no line break parts from its unit, but perhaps from its spread. */
+const unbroken = (text) => text.replace(/(?<=[\d±]) (?!±)/g, "\u00a0");
+
 /** The colour of a group of runs; black would be lost on a dark ground. */
 const groupColour = (place) => (dark() ? { "#000000": "#e9ecef", "#0072B2": "#3d9fdd" }[data.colours[place]] : null) ?? data.colours[place];
 const seeds = systems.length / data.groups.length; // of each group of runs

@@ -19,12 +19,12 @@ function numbers() {
   const table = document.querySelector(".numbers");
   const { columns, rows } = data.numbers, several = columns.length > 1;
   table.classList.toggle("one", !several);
-  table.caption.textContent = [!several ? "The run in numbers" : data.numbers.ranked ? "A column per run; the best of a row in green" : "A column per run; none is marked as the best, as they did not serve the same requests on one clock", anyFleet ? "of a fleet, requests at once and shares of the KV memory are means per replica, the rest is of all replicas" : "", seeds > 1 ? `means of ${seeds} seeds ± half their 95 % confidence interval` : ""].filter(Boolean).join("; ") + ".";
+  table.caption.textContent = [!several ? "The run in numbers" : data.numbers.ranked ? "A column per run; the best of a row in green" : "A column per run; none is marked as the best, as they did not serve the same requests on one clock", anyFleet ? "of a fleet, requests at once and shares of the KV memory are means per replica, the rest is of all replicas" : "", seeds > 1 ? `means of ${seeds} seeds ± half of their 95 % confidence interval` : ""].filter(Boolean).join("; ") + ".";
   table.tHead.append(element("tr", {}, element("th", {}, element("span", { class: "hidden", text: "Number" })),
     ...columns.map((text) => element("th", { scope: "col", class: text.length <= 16 ? "short" : "", text }))));
   table.tBodies[0].append(...rows.map(({ name, texts, best }) => element("tr", {},
     element("th", { scope: "row", text: name }),
-    ...texts.map((text, i) => element("td", { class: best[i] ? "best" : "", text }, ...(best[i] ? [element("span", { class: "hidden", text: " (best)" })] : []))))));
+    ...texts.map((text, i) => element("td", { class: best[i] ? "best" : "", text: unbroken(text) }, ...(best[i] ? [element("span", { class: "hidden", text: " (best)" })] : []))))));
 }
 
 /** How the runs differ beyond their seeds' spread. */
