@@ -7,21 +7,22 @@ modelled: acceptance lengths are published numbers (sim/deployment/speculation.p
     recorded     (proposed, accepted) of each event
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil
 from typing import Final, Protocol
 
 import numpy as np
 
+from kvsim.sim.serving.courses import Blocks, Counts, Course, Tokens, courses
 from kvsim.sim.serving.request import Request
 
-Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
+Lengths = tuple[Counts, Counts]
+"""Tokens of the prompts and of the answers, by row of the trace."""
 
 NUMBERS: Final = 1 << 16
 """Equally likely numbers that are drawn: rates are rounded to this many parts."""
-BYTE: Final = 8
-"""Bits of a byte: a number has an upper and a lower one."""
+NUMBER: Final = np.dtype("<u2")
+BYTES: Final = 2
 PER_WORD: Final = 4
 """Numbers in one word of the generator."""
 APART: Final = 0x9E3779B97F4A7C15
@@ -33,6 +34,10 @@ EVENTS: Final = 64
 """Events that are drawn together when they are asked for one by one."""
 KEPT: Final = 1 << 12
 """Most of these parts that are kept; others are drawn again."""
+TOGETHER: Final = 64
+"""Most requests whose courses are drawn together."""
+SLACK: Final = 16
+"""Events that are drawn beyond those that a request needs on average, and an eighth more."""
 
 
 class Acceptance(Protocol):
@@ -43,12 +48,8 @@ class Acceptance(Protocol):
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """(drafts proposed after this event, drafts accepted in it if there are as many)."""
 
-    def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
-        """Tokens that events from this one on give with `drafts` drafts; only if it is steady.
-
-        Returns the tokens of the sequence that are stored before each event and after the last, from `stored`
-        to `final`, as an int64 array; and the tokens that the last event gives beyond the end of the answer.
-        """
+    def ahead(self, request: Request, event: int, drafts: int, stored: int, blocks: Blocks) -> Course:
+        """The events from this one on with `drafts` drafts, `stored` tokens before; only if it is steady."""
 
 
 class Drawn:
@@ -60,66 +61,98 @@ class Drawn:
     ----------
     rates : sequence of float
         Per position: how often a draft is accepted if those before it were. All are proposed.
+    lengths : Lengths, optional
+        What the requests are expected to be; others may come, but these are faster.
     """
 
-    def __init__(self, rates: Sequence[float], seed: int) -> None:
+    def __init__(self, rates: Sequence[float], seed: int, lengths: Lengths | None = None) -> None:
         self.steady = True
-        self._all, least = len(rates), least_numbers(rates)
-        self._least = [least[: drafts + 1] for drafts in range(len(rates) + 1)]
-        self._by_byte = [tokens_by_byte(each) for each in self._least]
+        self._all = len(rates)
+        self._tokens = [tokens_by_number(rates[:drafts]) for drafts in range(len(rates) + 1)]
         self._mean = [1 + sum(np.cumprod(rates)[:drafts].tolist()) for drafts in range(len(rates) + 1)]
         self._words, self._at = np.random.PCG64DXSM([seed, STREAM]), 0
-        self._parts: dict[tuple[int, int, int], bytes] = {}  # by request and part: tokens of events
+        self._parts: dict[int, bytes] = {}  # by place: tokens of events
+        self._lengths = lengths
+        self._drawn: dict[int, Course] = {}  # by row: courses that nobody has taken yet
+        self._of: tuple[int, Blocks] = -1, Blocks(1, 0)  # their drafts, and blocks
+        self._next, self._together = 0, TOGETHER  # the row behind those drawn; how many are drawn next
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """See `Acceptance`."""
-        part, place = divmod(event, EVENTS)
-        name = request.index, request.sample, part
-        given = self._parts.get(name)
+        part, at = divmod(event, EVENTS)
+        place = place_of(request.index, request.sample, part * EVENTS)
+        given = self._parts.get(place)
         if given is None:
-            given = self._given(request, part * EVENTS, EVENTS, self._all)
+            numbers = np.frombuffer(self._numbers(place, EVENTS), NUMBER)
+            given = self._tokens[self._all][numbers].tobytes()
             if len(self._parts) >= KEPT:
                 del self._parts[next(iter(self._parts))]
-            self._parts[name] = given
-        return self._all, given[place] - 1
+            self._parts[place] = given
+        return self._all, given[at] - 1
 
-    def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
+    def ahead(self, request: Request, event: int, drafts: int, stored: int, blocks: Blocks) -> Course:
         """See `Acceptance`."""
-        events = int((final - stored) / self._mean[drafts])
+        if event == 1 and self._lengths is not None and not request.sample:
+            course = self._foreseen(request.index, drafts, blocks)
+            ends = (stored, request.final_tokens)
+            if course is not None and (course.counts.item(0), course.counts.item(-1)) == ends:
+                return course
+        first, last = np.array([stored]), np.array([request.final_tokens])
+        places, slack = [place_of(request.index, request.sample, event)], SLACK
         while True:
-            events += events // 8 + 8
-            given = self._given(request, event, events, drafts)
-            counts = np.frombuffer(b"\0" + given, np.uint8).astype(np.int64)
-            counts[0] = stored
-            counts = np.add.accumulate(counts)
-            last = int(counts.searchsorted(final))
-            if last <= events:
-                break
-        counts = counts[: last + 1]
-        beyond = counts.item(last) - final
-        counts[last] = final
-        return counts, beyond
+            course = self._courses(places, drafts, first, last, blocks, slack=slack)[0]
+            if course is not None:
+                return course
+            slack *= 4
 
-    def _given(self, request: Request, event: int, events: int, drafts: int) -> bytes:
-        """Tokens that this event and those after it give: the accepted drafts plus one each."""
-        word, skipped = divmod(event + PER_WORD, PER_WORD)
-        at, words = request.index * APART + word, (skipped + events + PER_WORD - 1) // PER_WORD
-        if request.sample:
-            at += request.sample * FAR_APART
-        self._words.advance(at - self._at)
-        self._at = at + words
+    def _foreseen(self, row: int, drafts: int, blocks: Blocks) -> Course | None:
+        """The course of a request as it is in the trace; those of the rows behind it are drawn with it.
+
+        Fewer are drawn at a time if others were not asked for, as another server has those requests.
+        """
+        assert self._lengths is not None
+        drawn, same = self._drawn, self._of == (drafts, blocks)
+        if row >= self._next or not same:
+            if 2 * len(drawn) > self._together:
+                self._together = max(self._together // 2, 1)
+                drawn.clear()
+            else:
+                self._together = min(2 * self._together, TOGETHER)
+            if not same:
+                self._of = drafts, blocks
+                drawn.clear()
+            first = self._next if same and row < self._next + self._together else row
+            rows = range(first, min(first + self._together, len(self._lengths[0])))
+            self._next = rows.stop
+            stored, answers = (column[rows.start : rows.stop] for column in self._lengths)
+            places = [place_of(each, 0, 1) for each in rows]
+            found = self._courses(places, drafts, stored, stored + answers - 1, blocks, slack=SLACK)
+            drawn |= {each: course for each, course in zip(rows, found, strict=True) if course is not None}
+        return drawn.pop(row, None)
+
+    def _courses(
+        self, places: list[int], drafts: int, stored: Counts, final: Counts, blocks: Blocks, *, slack: int
+    ) -> list[Course | None]:
+        """The courses of requests whose events begin at these places; `slack`: events beyond the mean."""
+        events = ((final - stored) * (1.125 / self._mean[drafts])).astype(np.int64) + slack
+        each = zip(places, events.tolist(), strict=True)
+        numbers = b"".join([self._numbers(place - 1, many) for place, many in each])
+        given = self._tokens[drafts].take(np.frombuffer(numbers, NUMBER))
+        return courses(given, events, stored, final, blocks)
+
+    def _numbers(self, place: int, many: int) -> bytes:
+        """So many numbers, from this place on."""
+        word, skipped = divmod(place, PER_WORD)
+        words = (skipped + many + PER_WORD - 1) // PER_WORD
+        self._words.advance(word - self._at)
+        self._at = word + words
         numbers: bytes = self._words.random_raw(words).tobytes()
-        first, behind = 2 * skipped, 2 * (skipped + events)
-        upper = numbers[first + 1 : behind : 2]
-        given = upper.translate(self._by_byte[drafts])
-        unclear = given.find(0)
-        if unclear < 0:
-            return given
-        each, least = bytearray(given), self._least[drafts]
-        while unclear >= 0:
-            each[unclear] = bisect_right(least, upper[unclear] << BYTE | numbers[first + 2 * unclear])
-            unclear = each.find(0, unclear)
-        return bytes(each)
+        return numbers[BYTES * skipped : BYTES * (skipped + many)]
+
+
+def place_of(index: int, sample: int, event: int) -> int:
+    """Where the number of an event is among all numbers."""
+    return (1 + index * APART + sample * FAR_APART) * PER_WORD + event
 
 
 def least_numbers(rates: Sequence[float]) -> list[int]:
@@ -128,11 +161,10 @@ def least_numbers(rates: Sequence[float]) -> list[int]:
     return [0, *[NUMBERS - each for each in accepted if each]]
 
 
-def tokens_by_byte(least: list[int]) -> bytes:
-    """The tokens that an event gives, by the upper byte of its number; 0 if the lower one decides, too."""
-    starts = range(0, NUMBERS, 1 << BYTE)
-    tokens = [(bisect_right(least, at), bisect_right(least, at + (1 << BYTE) - 1)) for at in starts]
-    return bytes([first if first == last else 0 for first, last in tokens])
+def tokens_by_number(rates: Sequence[float]) -> Tokens:
+    """The tokens that an event gives, by its number."""
+    least = [*least_numbers(rates), NUMBERS]
+    return np.arange(1, len(least), dtype=np.uint8).repeat(np.diff(least))
 
 
 class Recorded:
@@ -153,6 +185,6 @@ class Recorded:
         events = self._events[request.index]
         return events[event] if event < len(events) else (self._most, 0)
 
-    def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
+    def ahead(self, request: Request, event: int, drafts: int, stored: int, blocks: Blocks) -> Course:
         """Never called: it is not steady."""
         raise NotImplementedError

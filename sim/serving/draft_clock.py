@@ -15,10 +15,10 @@ are the first in order of admission; if that does not hold, or one of them must 
 their records are brought up to date, and drafts.py serves them one by one.
 """
 
-import numpy as np
 from mypy_extensions import i64
 
 from kvsim.sim.serving.acceptance import Acceptance
+from kvsim.sim.serving.courses import Blocks
 from kvsim.sim.serving.draft_batch import Drafted, Run
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
 from kvsim.sim.serving.growth import MANY, SOON_PS, Grown
@@ -70,7 +70,8 @@ class Regular:
         self._totals = server.totals.drafts
         self.runs, self.drafts = progress.runs, -1
         self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
-        self._earlier = self._beyond = self._near = self.most_runs = 0
+        self._earlier = self._near = self.most_runs = 0
+        self._blocks = Blocks(self._unit, 0)
         self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: slots that stay unused from then
         self.ended: list[Run] = []
         self.vain = 0
@@ -111,7 +112,8 @@ class Regular:
         if drafts != self.drafts:
             self.drafts, lookahead = drafts, self._rules.lookahead
             self._earlier = int(self._late)
-            self._beyond = 2 * drafts + 1 + lookahead if self._late else drafts + lookahead
+            beyond = 2 * drafts + 1 + lookahead if self._late else drafts + lookahead
+            self._blocks = Blocks(self._unit, beyond)
             self._near = self._limits.longest - 2 * (drafts + 1) - lookahead
             self.most_runs = self._most_of(drafts)
 
@@ -126,13 +128,14 @@ class Regular:
             or seen.in_prompt
             or request.open_stream is not None
             or tokens > self._near
+            or seen.capacity % self._unit
         ):
             return False
-        counts, beyond = self._acceptance.ahead(request, seen.events, drafts, request.base, final)
+        course = self._acceptance.ahead(request, seen.events, drafts, request.base, self._blocks)
         certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
-        run, progress = Run(request, counts, beyond, certain), self._progress
+        run, progress = Run(request, course, certain), self._progress
         if final >= self._near:
-            self._until = min(self._until, progress.clock + int(counts.searchsorted(self._near)))
+            self._until = min(self._until, progress.clock + int(course.counts.searchsorted(self._near)))
         progress.start(run)
         self._plan_growth(run, seen)
         return True
@@ -142,19 +145,18 @@ class Regular:
         request, progress, unit = run.request, self._progress, self._unit
         steps, earlier = run.steps, self._earlier
         seq, final, clock, capacity = request.seq, request.final_tokens, progress.clock, seen.capacity
-        last = steps if self._late and run.last_known < final else steps - 1
+        last = (steps if self._late and run.last_known < final else steps - 1) - earlier
         if seen.computed + 1 + self.drafts + self._rules.lookahead > capacity:
             progress.add_due(clock, seq)
             capacity += unit
             if capacity > final and steps:
                 self._spare.setdefault(clock, []).append((request, capacity - final))
-        if last < earlier:
-            return
-        full, known = capacity - self._beyond, run.known(last - earlier)
-        if full >= known:
-            return
-        due, first = progress.due, clock + earlier - progress.first
-        places: list[int] = run.counts.searchsorted(np.arange(full, known, unit)).tolist()
+        sooner = capacity // unit - run.course.filled - 1
+        places = run.course.fills[sooner:] if sooner >= 0 else [0] * -sooner + run.course.fills
+        while places and places[-1] > last:
+            places.pop()
+        due, clock = progress.due, clock + earlier
+        first = clock - progress.first
         for place in places:
             who = due[first + place]
             if who is None:
@@ -165,7 +167,7 @@ class Regular:
         for growths, place in enumerate(places[left:], left + 1):
             if place + earlier < steps:
                 spare = request, capacity + growths * unit - final
-                self._spare.setdefault(clock + earlier + place, []).append(spare)
+                self._spare.setdefault(clock + place, []).append(spare)
 
     def end(self, seq: int) -> None:
         """A sequence has its last token, but its scheduler does not know it yet."""
@@ -202,7 +204,7 @@ class Regular:
         if self.drafts and self._totals is not None:
             accepted = run.stored(steps) - run.stored(0) - steps
             if steps == run.steps:
-                accepted += run.beyond
+                accepted += run.course.over
             self._totals.count(run.request.index, self.drafts * steps, accepted, steps)
 
     def _write_back(self, run: Run, seen: Seen, steps: int, proposed: int) -> None:
