@@ -13,8 +13,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from kvsim.sim.serving.courses import Blocks, Counts, Course, Tokens, courses
+from kvsim.sim.serving.courses import Counts, Course, Ruled, Tokens, courses
 from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.words import Rows
 
 Lengths = tuple[Counts, Counts]
 """Tokens of the prompts and of the answers, by row of the trace."""
@@ -36,8 +37,9 @@ KEPT: Final = 1 << 12
 """Most of these parts that are kept; others are drawn again."""
 TOGETHER: Final = 64
 """Most requests whose courses are drawn together."""
-SLACK: Final = 16
-"""Events that are drawn beyond those that a request needs on average, and an eighth more."""
+RESERVE: Final = 0.125
+LEAST: Final = 16
+"""Events that are drawn beyond those that a request needs on average: such a part of them, and so many."""
 
 
 class Acceptance(Protocol):
@@ -48,8 +50,8 @@ class Acceptance(Protocol):
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """(drafts proposed after this event, drafts accepted in it if there are as many)."""
 
-    def ahead(self, request: Request, event: int, drafts: int, stored: int, blocks: Blocks) -> Course:
-        """The events from this one on with `drafts` drafts, `stored` tokens before; only if it is steady."""
+    def ahead(self, request: Request, event: int, stored: int, ruled: Ruled) -> Course:
+        """The events from this one on, before which `stored` tokens are stored; only if it is steady."""
 
 
 class Drawn:
@@ -71,10 +73,11 @@ class Drawn:
         self._tokens = [tokens_by_number(rates[:drafts]) for drafts in range(len(rates) + 1)]
         self._mean = [1 + sum(np.cumprod(rates)[:drafts].tolist()) for drafts in range(len(rates) + 1)]
         self._words, self._at = np.random.PCG64DXSM([seed, STREAM]), 0
+        self._rows = Rows(np.random.PCG64DXSM([seed, STREAM]).advance(1), APART)
         self._parts: dict[int, bytes] = {}  # by place: tokens of events
         self._lengths = lengths
         self._drawn: dict[int, Course] = {}  # by row: courses that nobody has taken yet
-        self._of: tuple[int, Blocks] = -1, Blocks(1, 0)  # their drafts, and blocks
+        self._ruled = Ruled(-1, 1, 0)  # in these
         self._next, self._together = 0, TOGETHER  # the row behind those drawn; how many are drawn next
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
@@ -90,55 +93,53 @@ class Drawn:
             self._parts[place] = given
         return self._all, given[at] - 1
 
-    def ahead(self, request: Request, event: int, drafts: int, stored: int, blocks: Blocks) -> Course:
+    def ahead(self, request: Request, event: int, stored: int, ruled: Ruled) -> Course:
         """See `Acceptance`."""
+        row, final = request.index, request.final_tokens
         if event == 1 and self._lengths is not None and not request.sample:
-            course = self._foreseen(request.index, drafts, blocks)
-            ends = (stored, request.final_tokens)
-            if course is not None and (course.counts.item(0), course.counts.item(-1)) == ends:
+            if row >= self._next or ruled != self._ruled:
+                self._draw_from(row, ruled, *self._lengths)
+            course = self._drawn.pop(row, None)
+            if course is not None and course.counts.item(0) == stored and course.counts.item(-1) == final:
                 return course
-        first, last = np.array([stored]), np.array([request.final_tokens])
-        places, slack = [place_of(request.index, request.sample, event)], SLACK
+        place, first, last = place_of(row, request.sample, event) - 1, np.array([stored]), np.array([final])
+        events = self._events(first, last, ruled)
         while True:
-            course = self._courses(places, drafts, first, last, blocks, slack=slack)[0]
+            numbers = np.frombuffer(self._numbers(place, events.item(0)), NUMBER)
+            course = courses(self._tokens[ruled.drafts].take(numbers), events, first, last, ruled)[0]
             if course is not None:
                 return course
-            slack *= 4
+            events *= 2
 
-    def _foreseen(self, row: int, drafts: int, blocks: Blocks) -> Course | None:
-        """The course of a request as it is in the trace; those of the rows behind it are drawn with it.
+    def _draw_from(self, row: int, ruled: Ruled, prompts: Counts, answers: Counts) -> None:
+        """Draw the course of a request as it is in the trace, with those of the rows behind it.
 
-        Fewer are drawn at a time if others were not asked for, as another server has those requests.
+        Fewer at a time if others were not asked for, as another server has those requests.
         """
-        assert self._lengths is not None
-        drawn, same = self._drawn, self._of == (drafts, blocks)
-        if row >= self._next or not same:
-            if 2 * len(drawn) > self._together:
-                self._together = max(self._together // 2, 1)
-                drawn.clear()
-            else:
-                self._together = min(2 * self._together, TOGETHER)
-            if not same:
-                self._of = drafts, blocks
-                drawn.clear()
-            first = self._next if same and row < self._next + self._together else row
-            rows = range(first, min(first + self._together, len(self._lengths[0])))
-            self._next = rows.stop
-            stored, answers = (column[rows.start : rows.stop] for column in self._lengths)
-            places = [place_of(each, 0, 1) for each in rows]
-            found = self._courses(places, drafts, stored, stored + answers - 1, blocks, slack=SLACK)
-            drawn |= {each: course for each, course in zip(rows, found, strict=True) if course is not None}
-        return drawn.pop(row, None)
+        drawn, same = self._drawn, ruled == self._ruled
+        if 2 * len(drawn) > self._together:
+            self._together = max(self._together // 2, 1)
+            drawn.clear()
+        else:
+            self._together = min(2 * self._together, TOGETHER)
+        if not same:
+            self._ruled = ruled
+            drawn.clear()
+        first = self._next if same and row < self._next + self._together else row
+        self._next = min(first + self._together, len(prompts))
+        stored = prompts[first : self._next]
+        final = stored + answers[first : self._next] - 1
+        words = self._events(stored, final, ruled) // PER_WORD + 1
+        given = self._tokens[ruled.drafts].take(self._rows.draw(first, words).view(NUMBER))
+        for each, course in enumerate(courses(given, words * PER_WORD, stored, final, ruled), first):
+            if course is not None:
+                drawn[each] = course
 
-    def _courses(
-        self, places: list[int], drafts: int, stored: Counts, final: Counts, blocks: Blocks, *, slack: int
-    ) -> list[Course | None]:
-        """The courses of requests whose events begin at these places; `slack`: events beyond the mean."""
-        events = ((final - stored) * (1.125 / self._mean[drafts])).astype(np.int64) + slack
-        each = zip(places, events.tolist(), strict=True)
-        numbers = b"".join([self._numbers(place - 1, many) for place, many in each])
-        given = self._tokens[drafts].take(np.frombuffer(numbers, NUMBER))
-        return courses(given, events, stored, final, blocks)
+    def _events(self, stored: Counts, final: Counts, ruled: Ruled) -> Counts:
+        """Events that almost always suffice for so many tokens, and the one before them."""
+        expected = (final - stored) * ((1 + RESERVE) / self._mean[ruled.drafts]) + LEAST
+        events: Counts = expected.astype(np.int64)
+        return events
 
     def _numbers(self, place: int, many: int) -> bytes:
         """So many numbers, from this place on."""
@@ -185,6 +186,6 @@ class Recorded:
         events = self._events[request.index]
         return events[event] if event < len(events) else (self._most, 0)
 
-    def ahead(self, request: Request, event: int, drafts: int, stored: int, blocks: Blocks) -> Course:
+    def ahead(self, request: Request, event: int, stored: int, ruled: Ruled) -> Course:
         """Never called: it is not steady."""
         raise NotImplementedError

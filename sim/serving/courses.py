@@ -15,9 +15,13 @@ Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 Tokens = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
-class Blocks(NamedTuple):
-    """A table of `n` blocks needs another one when `n * unit - beyond` tokens are stored."""
+class Ruled(NamedTuple):
+    """What holds in all events of a course.
 
+    `drafts` are verified; a table of `n` blocks needs another one when `n * unit - beyond` tokens are stored.
+    """
+
+    drafts: int
     unit: int
     beyond: int
 
@@ -47,7 +51,7 @@ class Course:
 
 
 def courses(
-    given: Tokens, events: Counts, stored: Counts, final: Counts, blocks: Blocks
+    given: Tokens, events: Counts, stored: Counts, final: Counts, ruled: Ruled
 ) -> list[Course | None]:
     """The course of each request; None if the events do not give it all of its tokens.
 
@@ -71,7 +75,7 @@ def courses(
     counts += before.repeat(events)
     over = counts[lasts] - final
     counts[lasts] = final
-    filled = (counts + blocks.beyond) // blocks.unit
+    filled = (counts + ruled.beyond) // ruled.unit
     rises = (filled[1:] > filled[:-1]).nonzero()[0] + 1
     from_each, to_each = rises.searchsorted(starts, "right"), rises.searchsorted(lasts, "right")
     fills: list[int] = (rises - starts[starts.searchsorted(rises, "right") - 1]).tolist()

@@ -18,7 +18,7 @@ their records are brought up to date, and drafts.py serves them one by one.
 from mypy_extensions import i64
 
 from kvsim.sim.serving.acceptance import Acceptance
-from kvsim.sim.serving.courses import Blocks
+from kvsim.sim.serving.courses import Ruled
 from kvsim.sim.serving.draft_batch import Drafted, Run
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
 from kvsim.sim.serving.growth import MANY, SOON_PS, Grown
@@ -71,7 +71,7 @@ class Regular:
         self.runs, self.drafts = progress.runs, -1
         self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
         self._earlier = self._near = self.most_runs = 0
-        self._blocks = Blocks(self._unit, 0)
+        self._ruled = Ruled(-1, self._unit, 0)
         self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: slots that stay unused from then
         self.ended: list[Run] = []
         self.vain = 0
@@ -113,7 +113,7 @@ class Regular:
             self.drafts, lookahead = drafts, self._rules.lookahead
             self._earlier = int(self._late)
             beyond = 2 * drafts + 1 + lookahead if self._late else drafts + lookahead
-            self._blocks = Blocks(self._unit, beyond)
+            self._ruled = Ruled(drafts, self._unit, beyond)
             self._near = self._limits.longest - 2 * (drafts + 1) - lookahead
             self.most_runs = self._most_of(drafts)
 
@@ -131,7 +131,7 @@ class Regular:
             or seen.capacity % self._unit
         ):
             return False
-        course = self._acceptance.ahead(request, seen.events, drafts, request.base, self._blocks)
+        course = self._acceptance.ahead(request, seen.events, request.base, self._ruled)
         certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
         run, progress = Run(request, course, certain), self._progress
         if final >= self._near:

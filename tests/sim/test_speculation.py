@@ -23,7 +23,7 @@ from kvsim.sim.models.draft import eagle_of, mtp_of
 from kvsim.sim.option import listed
 from kvsim.sim.record.metrics import request_table, summary
 from kvsim.sim.serving.acceptance import NUMBERS, Drawn, least_numbers
-from kvsim.sim.serving.courses import Blocks
+from kvsim.sim.serving.courses import Ruled
 from kvsim.sim.serving.request import Request
 
 MODEL = model_named("llama-3.1-8b")
@@ -104,9 +104,9 @@ def test_draws_follow_the_rates_and_depend_on_request_and_seed_alone():
     assert len({tuple(row) for row in first}) == len(first)
 
 
-def one_by_one(drawn, request, event, drafts, course, blocks):
+def one_by_one(drawn, request, event, course, ruled):
     """Assert that a course is what its events give one after the other."""
-    counts, (unit, beyond) = course.counts.tolist(), blocks
+    counts, (drafts, unit, beyond) = course.counts.tolist(), ruled
     steps = [min(drawn.event(request, event + step)[1], drafts) + 1 for step in range(len(counts) - 1)]
     assert [*np.diff(counts).tolist()] == [*steps[:-1], *[last - course.over for last in steps[-1:]]]
     assert counts[-2:-1] in ([], [course.before_last])
@@ -123,13 +123,13 @@ def one_by_one(drawn, request, event, drafts, course, blocks):
     st.data(),
 )
 def test_events_foreseen_together_are_those_that_are_drawn_one_by_one(rates, event, missing, unit, data):
-    drafts, blocks = data.draw(st.integers(0, len(rates))), Blocks(unit, data.draw(st.integers(0, 20)))
+    ruled = Ruled(data.draw(st.integers(0, len(rates))), unit, data.draw(st.integers(0, 20)))
     request = Request(data.draw(st.integers(0, 1 << 30)), 70, missing + 1)
     request.sample = data.draw(st.integers(0, 2))
     drawn = Drawn(rates, 1)
-    course = drawn.ahead(request, event, drafts, 70, blocks)
+    course = drawn.ahead(request, event, 70, ruled)
     assert (course.counts[0], course.counts[-1]) == (70, 70 + missing)
-    one_by_one(drawn, request, event, drafts, course, blocks)
+    one_by_one(drawn, request, event, course, ruled)
 
 
 @given(
@@ -138,15 +138,15 @@ def test_events_foreseen_together_are_those_that_are_drawn_one_by_one(rates, eve
     st.data(),
 )
 def test_requests_in_any_order_and_of_any_length_are_foreseen_as_each_of_them_alone(rates, rows, data):
-    prompts, answers = np.array(rows).T
-    drawn, draw = Drawn(rates, 1, (prompts, answers)), data.draw
+    drawn, draw = Drawn(rates, 1, tuple(np.array(rows).T)), data.draw
+    kinds = [Ruled(len(rates), 16, 5), Ruled(len(rates), 16, 5), Ruled(0, 16, 5), Ruled(len(rates), 16, 9)]
     for _ in range(20):
-        row, drafts = draw(st.integers(0, len(rows) - 1)), draw(st.sampled_from([len(rates), len(rates), 0]))
+        row, ruled = draw(st.integers(0, len(rows) - 1)), draw(st.sampled_from(kinds))
         prompt, answer = draw(st.sampled_from([rows[row], rows[row], (33, 44)]))
-        blocks, request = Blocks(16, draw(st.sampled_from([5, 5, 9]))), Request(row, prompt, answer)
-        course = drawn.ahead(request, 1, drafts, prompt, blocks)
+        request = Request(row, prompt, answer)
+        course = drawn.ahead(request, 1, prompt, ruled)
         assert (course.counts[0], course.counts[-1]) == (prompt, prompt + answer - 1)
-        one_by_one(drawn, request, 1, drafts, course, blocks)
+        one_by_one(drawn, request, 1, course, ruled)
 
 
 # -- tokens and steps ---------------------------------------------------------------------------
