@@ -37,7 +37,7 @@ KEPT: Final = 1 << 12
 """Most of these parts that are kept; others are drawn again."""
 TOGETHER: Final = 64
 """Most requests whose courses are drawn together."""
-RESERVE: Final = 0.125
+RESERVE: Final = 1 / 16
 LEAST: Final = 16
 """Events that are drawn beyond those that a request needs on average: such a part of them, and so many."""
 
@@ -100,7 +100,7 @@ class Drawn:
             if row >= self._next or ruled != self._ruled:
                 self._draw_from(row, ruled, *self._lengths)
             course = self._drawn.pop(row, None)
-            if course is not None and course.counts.item(0) == stored and course.counts.item(-1) == final:
+            if course is not None and course.stored(0) == stored and course.stored(course.steps) == final:
                 return course
         place, first, last = place_of(row, request.sample, event) - 1, np.array([stored]), np.array([final])
         events = self._events(first, last, ruled)

@@ -32,22 +32,41 @@ class Course:
     Attributes
     ----------
     counts : array of int64
-        Its tokens that are stored before each event, and after the last.
+        Tokens that are stored before each event and after the last, of this and other requests.
+    first, steps : int
+        Where in `counts` its first event is; how many events it has.
     before_last : int
-        Those before the last event.
+        Tokens that are stored before the last of them.
     over : int
         Tokens that the last event gives beyond the end of the answer.
     filled : int
         With at most as many blocks, a table needs another one before the first event.
     fills : list of int
-        Before which events a table with one block more, two more, ... needs another one; ascending.
+        Where in `counts` a table with one block more, two more, ... needs another one; ascending.
     """
 
-    __slots__ = ("before_last", "counts", "filled", "fills", "over")
+    __slots__ = ("before_last", "counts", "filled", "fills", "first", "over", "steps")
 
-    def __init__(self, counts: Counts, before_last: int, over: int, filled: int, fills: list[int]) -> None:
-        self.counts, self.before_last, self.over = counts, before_last, over
-        self.filled, self.fills = filled, fills
+    def __init__(  # noqa: PLR0917 - a row of arrays
+        self,
+        counts: Counts,
+        first: int,
+        last: int,
+        before_last: int,
+        over: int,
+        filled: int,
+        fills: list[int],
+    ) -> None:
+        self.counts, self.first, self.steps = counts, first, last - first
+        self.before_last, self.over, self.filled, self.fills = before_last, over, filled, fills
+
+    def stored(self, event: int) -> int:
+        """Tokens that are stored before this event of it; after the last, all."""
+        return self.counts.item(self.first + event)
+
+    def after(self) -> Counts:
+        """Tokens that are stored after each event."""
+        return self.counts[self.first + 1 : self.first + 1 + self.steps]
 
 
 def courses(
@@ -78,11 +97,11 @@ def courses(
     filled = (counts + ruled.beyond) // ruled.unit
     rises = (filled[1:] > filled[:-1]).nonzero()[0] + 1
     from_each, to_each = rises.searchsorted(starts, "right"), rises.searchsorted(lasts, "right")
-    fills: list[int] = (rises - starts[starts.searchsorted(rises, "right") - 1]).tolist()
+    fills: list[int] = rises.tolist()
     columns = starts, lasts, counts[lasts - 1], over, filled[starts], from_each, to_each, enough
     found: list[Course | None] = []
     for row in zip(*[column.tolist() for column in columns], strict=True):
         start, last, before_last, more, full, one, other, fine = row
-        course = Course(counts[start : last + 1], before_last, more, full, fills[one:other])
+        course = Course(counts, start, last, before_last, more, full, fills[one:other])
         found.append(course if fine else None)
     return found

@@ -44,25 +44,24 @@ class Run:
         Tokens that it is known to have before its last step.
     """
 
-    __slots__ = ("_counts", "certain", "course", "last_known", "request", "since", "steps")
+    __slots__ = ("certain", "course", "last_known", "request", "since", "steps")
 
     def __init__(self, request: Request, course: Course, certain: int) -> None:
         self.request, self.course, self.certain = request, course, certain
-        self._counts = course.counts
-        self.since, self.steps = 0, len(course.counts) - 1
+        self.since, self.steps = 0, course.steps
         self.last_known = course.before_last + 1
 
     def stored(self, step: int) -> int:
         """Tokens that are stored before this step of it; after the last, all."""
-        return self._counts.item(step)
+        return self.course.stored(step)
 
     def known(self, step: int) -> int:
         """`stored` plus the newest token, whose keys and values are not computed yet."""
-        return self._counts.item(step) + 1
+        return self.course.stored(step) + 1
 
     def given(self, step: int) -> int:
         """Accepted drafts of a step, plus one; in the last step the answer may end before them."""
-        given = self._counts.item(step + 1) - self._counts.item(step)
+        given = self.course.stored(step + 1) - self.course.stored(step)
         return given + self.course.over if step == self.steps - 1 else given
 
 
@@ -104,7 +103,7 @@ class Drafted(Progress):
             self._look_further(steps)
         at = clock - self.first
         sums = self._view[at : at + steps]
-        sums += run.course.counts[1:]
+        sums += run.course.after()
         self._runs_stored += run.request.base
         self.runs[run.request.seq] = run
         finish = clock + steps

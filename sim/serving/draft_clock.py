@@ -135,7 +135,7 @@ class Regular:
         certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
         run, progress = Run(request, course, certain), self._progress
         if final >= self._near:
-            self._until = min(self._until, progress.clock + int(course.counts.searchsorted(self._near)))
+            self._until = min(self._until, progress.clock + int(course.after().searchsorted(self._near)) + 1)
         progress.start(run)
         self._plan_growth(run, seen)
         return True
@@ -151,12 +151,12 @@ class Regular:
             capacity += unit
             if capacity > final and steps:
                 self._spare.setdefault(clock, []).append((request, capacity - final))
-        sooner = capacity // unit - run.course.filled - 1
-        places = run.course.fills[sooner:] if sooner >= 0 else [0] * -sooner + run.course.fills
-        while places and places[-1] > last:
+        due, course, clock = progress.due, run.course, clock + earlier
+        sooner, begin = capacity // unit - course.filled - 1, course.first
+        places = course.fills[sooner:] if sooner >= 0 else [begin] * -sooner + course.fills
+        while places and places[-1] - begin > last:
             places.pop()
-        due, clock = progress.due, clock + earlier
-        first = clock - progress.first
+        first = clock - progress.first - begin
         for place in places:
             who = due[first + place]
             if who is None:
@@ -165,9 +165,9 @@ class Regular:
                 who.append(seq)
         left = max((final - capacity) // unit, 0)  # the first growth that leaves a spare slot
         for growths, place in enumerate(places[left:], left + 1):
-            if place + earlier < steps:
+            if place - begin + earlier < steps:
                 spare = request, capacity + growths * unit - final
-                self._spare.setdefault(clock + place, []).append(spare)
+                self._spare.setdefault(clock + place - begin, []).append(spare)
 
     def end(self, seq: int) -> None:
         """A sequence has its last token, but its scheduler does not know it yet."""

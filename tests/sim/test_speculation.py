@@ -106,13 +106,14 @@ def test_draws_follow_the_rates_and_depend_on_request_and_seed_alone():
 
 def one_by_one(drawn, request, event, course, ruled):
     """Assert that a course is what its events give one after the other."""
-    counts, (drafts, unit, beyond) = course.counts.tolist(), ruled
+    (drafts, unit, beyond), first = ruled, course.first
+    counts = course.counts[first : first + course.steps + 1].tolist()
     steps = [min(drawn.event(request, event + step)[1], drafts) + 1 for step in range(len(counts) - 1)]
     assert [*np.diff(counts).tolist()] == [*steps[:-1], *[last - course.over for last in steps[-1:]]]
     assert counts[-2:-1] in ([], [course.before_last])
     filled = [(stored + beyond) // unit for stored in counts]
     assert course.filled == filled[0]
-    assert course.fills == [at for at in range(1, len(counts)) if filled[at] > filled[at - 1]]
+    assert course.fills == [first + at for at in range(1, len(counts)) if filled[at] > filled[at - 1]]
 
 
 @given(
@@ -128,7 +129,7 @@ def test_events_foreseen_together_are_those_that_are_drawn_one_by_one(rates, eve
     request.sample = data.draw(st.integers(0, 2))
     drawn = Drawn(rates, 1)
     course = drawn.ahead(request, event, 70, ruled)
-    assert (course.counts[0], course.counts[-1]) == (70, 70 + missing)
+    assert (course.stored(0), course.stored(course.steps)) == (70, 70 + missing)
     one_by_one(drawn, request, event, course, ruled)
 
 
@@ -145,7 +146,7 @@ def test_requests_in_any_order_and_of_any_length_are_foreseen_as_each_of_them_al
         prompt, answer = draw(st.sampled_from([rows[row], rows[row], (33, 44)]))
         request = Request(row, prompt, answer)
         course = drawn.ahead(request, 1, prompt, ruled)
-        assert (course.counts[0], course.counts[-1]) == (prompt, prompt + answer - 1)
+        assert (course.stored(0), course.stored(course.steps)) == (prompt, prompt + answer - 1)
         one_by_one(drawn, request, 1, course, ruled)
 
 
