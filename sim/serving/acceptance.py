@@ -50,8 +50,8 @@ class Acceptance(Protocol):
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """(drafts proposed after this event, drafts accepted in it if there are as many)."""
 
-    def ahead(self, request: Request, event: int, stored: int, ruled: Ruled) -> Course:
-        """The events from this one on, before which `stored` tokens are stored; only if it is steady."""
+    def ahead(self, asked: list[tuple[Request, int]], ruled: Ruled) -> list[Course]:
+        """For each request its events from that one on, `base` tokens stored before; only if it is steady."""
 
 
 class Drawn:
@@ -93,23 +93,34 @@ class Drawn:
             self._parts[place] = given
         return self._all, given[at] - 1
 
-    def ahead(self, request: Request, event: int, stored: int, ruled: Ruled) -> Course:
+    def ahead(self, asked: list[tuple[Request, int]], ruled: Ruled) -> list[Course]:
         """See `Acceptance`."""
-        row, final = request.index, request.final_tokens
-        if event == 1 and self._lengths is not None and not request.sample:
-            if row >= self._next or ruled != self._ruled:
-                self._draw_from(row, ruled, *self._lengths)
-            course = self._drawn.pop(row, None)
-            if course is not None and course.stored(0) == stored and course.stored(course.steps) == final:
-                return course
-        place, first, last = place_of(row, request.sample, event) - 1, np.array([stored]), np.array([final])
-        events = self._events(first, last, ruled)
-        while True:
-            numbers = np.frombuffer(self._numbers(place, events.item(0)), NUMBER)
-            course = courses(self._tokens[ruled.drafts].take(numbers), events, first, last, ruled)[0]
-            if course is not None:
-                return course
-            events *= 2
+        found = [self._foreseen(request, event, ruled) for request, event in asked]
+        times = 1
+        while None in found:
+            lack = [(at, *asked[at]) for at, course in enumerate(found) if course is None]
+            stored = np.array([request.base for _, request, _ in lack])
+            final = np.array([request.final_tokens for _, request, _ in lack])
+            events, numbers = times * self._events(stored, final, ruled), b""
+            for (_, request, event), many in zip(lack, events.tolist(), strict=True):
+                numbers += self._numbers(place_of(request.index, request.sample, event) - 1, many)
+            given = self._tokens[ruled.drafts].take(np.frombuffer(numbers, NUMBER))
+            for (at, _, _), course in zip(lack, courses(given, events, stored, final, ruled), strict=True):
+                found[at] = course
+            times *= 2
+        return [course for course in found if course is not None]
+
+    def _foreseen(self, request: Request, event: int, ruled: Ruled) -> Course | None:
+        """The course of a request that is as it is in the trace, unless it was taken before."""
+        if event != 1 or self._lengths is None or request.sample:
+            return None
+        row = request.index
+        if row >= self._next or ruled != self._ruled:
+            self._draw_from(row, ruled, *self._lengths)
+        course = self._drawn.pop(row, None)
+        if course is not None and course.stored(0) == request.base:
+            return course if course.stored(course.steps) == request.final_tokens else None
+        return None
 
     def _draw_from(self, row: int, ruled: Ruled, prompts: Counts, answers: Counts) -> None:
         """Draw the course of a request as it is in the trace, with those of the rows behind it.
@@ -186,6 +197,6 @@ class Recorded:
         events = self._events[request.index]
         return events[event] if event < len(events) else (self._most, 0)
 
-    def ahead(self, request: Request, event: int, stored: int, ruled: Ruled) -> Course:
+    def ahead(self, asked: list[tuple[Request, int]], ruled: Ruled) -> list[Course]:
         """Never called: it is not steady."""
         raise NotImplementedError

@@ -18,7 +18,7 @@ their records are brought up to date, and drafts.py serves them one by one.
 from mypy_extensions import i64
 
 from kvsim.sim.serving.acceptance import Acceptance
-from kvsim.sim.serving.courses import Ruled
+from kvsim.sim.serving.courses import Course, Ruled
 from kvsim.sim.serving.draft_batch import Drafted, Run
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
 from kvsim.sim.serving.growth import MANY, SOON_PS, Grown
@@ -102,10 +102,18 @@ class Regular:
             return others
         if not self.runs:
             self._use(proposed)
-        for at, request in enumerate(others):
-            if not request.is_decoding or not self._begin(request, told[request]):
-                return others[at:] if at else others
-        return []
+        regular: list[tuple[Request, int]] = []
+        for request in others:
+            seen = told[request]
+            if not request.is_decoding or not self._is_regular(request, seen):
+                break
+            regular.append((request, seen.events))
+        if not regular:
+            return others
+        courses = self._acceptance.ahead(regular, self._ruled)
+        for (request, _), course in zip(regular, courses, strict=True):
+            self._begin(request, told[request], course)
+        return others[len(regular) :]
 
     def _use(self, drafts: int) -> None:
         """From now on, `drafts` drafts of each are verified."""
@@ -117,28 +125,27 @@ class Regular:
             self._near = self._limits.longest - 2 * (drafts + 1) - lookahead
             self.most_runs = self._most_of(drafts)
 
-    def _begin(self, request: Request, seen: Seen) -> bool:
-        """A sequence decodes regularly from the step being decided on; False: it does not."""
-        drafts, final = self.drafts, request.final_tokens
-        tokens = request.base + 1
-        if (
-            seen.drafts != drafts
-            or seen.valid != drafts
-            or seen.computed != seen.tokens + seen.placeholders - 1
-            or seen.in_prompt
-            or request.open_stream is not None
-            or tokens > self._near
-            or seen.capacity % self._unit
-        ):
-            return False
-        course = self._acceptance.ahead(request, seen.events, request.base, self._ruled)
+    def _is_regular(self, request: Request, seen: Seen) -> bool:
+        """Whether a sequence decodes regularly from the step being decided on."""
+        drafts = self.drafts
+        return (
+            seen.drafts == drafts
+            and seen.valid == drafts
+            and seen.computed == seen.tokens + seen.placeholders - 1
+            and not seen.in_prompt
+            and request.open_stream is None
+            and request.base < self._near
+            and not seen.capacity % self._unit
+        )
+
+    def _begin(self, request: Request, seen: Seen, course: Course) -> None:
+        """A sequence decodes by the clock, from the step being decided on."""
         certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
         run, progress = Run(request, course, certain), self._progress
-        if final >= self._near:
+        if request.final_tokens >= self._near:
             self._until = min(self._until, progress.clock + int(course.after().searchsorted(self._near)) + 1)
         progress.start(run)
         self._plan_growth(run, seen)
-        return True
 
     def _plan_growth(self, run: Run, seen: Seen) -> None:
         """Note when its table takes blocks, up to its last step; if late, that one is in vain."""

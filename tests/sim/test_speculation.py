@@ -129,7 +129,8 @@ def test_events_foreseen_together_are_those_that_are_drawn_one_by_one(rates, eve
     request = Request(data.draw(st.integers(0, 1 << 30)), 70, missing + 1)
     request.sample = data.draw(st.integers(0, 2))
     drawn = Drawn(rates, 1)
-    course = drawn.ahead(request, event, 70, ruled)
+    request.base = 70
+    (course,) = drawn.ahead([(request, event)], ruled)
     assert (course.stored(0), course.stored(course.steps)) == (70, 70 + missing)
     one_by_one(drawn, request, event, course, ruled)
 
@@ -145,10 +146,12 @@ def test_requests_in_any_order_and_of_any_length_are_foreseen_as_each_of_them_al
     for _ in range(20):
         row, ruled = draw(st.integers(0, len(rows) - 1)), draw(st.sampled_from(kinds))
         prompt, answer = draw(st.sampled_from([rows[row], rows[row], (33, 44)]))
-        request = Request(row, prompt, answer)
-        course = drawn.ahead(request, 1, prompt, ruled)
-        assert (course.stored(0), course.stored(course.steps)) == (prompt, prompt + answer - 1)
-        one_by_one(drawn, request, 1, course, ruled)
+        asked = [(Request(row, prompt, answer), 1), (Request(row, 40, 30), draw(st.integers(1, 9)))]
+        for request, _ in asked:
+            request.base = request.prompt_tokens
+        for (request, event), course in zip(asked, drawn.ahead(asked, ruled), strict=True):
+            assert (course.stored(0), course.stored(course.steps)) == (request.base, request.final_tokens)
+            one_by_one(drawn, request, event, course, ruled)
 
 
 @given(
