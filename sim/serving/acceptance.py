@@ -15,7 +15,6 @@ import numpy as np
 
 from kvsim.sim.serving.courses import Counts, Course, Ruled, Tokens, courses
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.words import Rows
 
 Lengths = tuple[Counts, Counts]
 """Tokens of the prompts and of the answers, by row of the trace."""
@@ -73,7 +72,6 @@ class Drawn:
         self._tokens = [tokens_by_number(rates[:drafts]) for drafts in range(len(rates) + 1)]
         self._mean = [1 + sum(np.cumprod(rates)[:drafts].tolist()) for drafts in range(len(rates) + 1)]
         self._words, self._at = np.random.PCG64DXSM([seed, STREAM]), 0
-        self._rows = Rows(np.random.PCG64DXSM([seed, STREAM]).advance(1), APART)
         self._parts: dict[int, bytes] = {}  # by place: tokens of events
         self._lengths = lengths
         self._drawn: dict[int, Course] = {}  # by row: courses that nobody has taken yet
@@ -101,10 +99,9 @@ class Drawn:
             lack = [(at, *asked[at]) for at, course in enumerate(found) if course is None]
             stored = np.array([request.base for _, request, _ in lack])
             final = np.array([request.final_tokens for _, request, _ in lack])
-            events, numbers = times * self._events(stored, final, ruled), b""
-            for (_, request, event), many in zip(lack, events.tolist(), strict=True):
-                numbers += self._numbers(place_of(request.index, request.sample, event) - 1, many)
-            given = self._tokens[ruled.drafts].take(np.frombuffer(numbers, NUMBER))
+            events = times * self._events(stored, final, ruled)
+            places = [place_of(request.index, request.sample, event) for _, request, event in lack]
+            given = self._given(places, events, ruled.drafts)
             for (at, _, _), course in zip(lack, courses(given, events, stored, final, ruled), strict=True):
                 found[at] = course
             times *= 2
@@ -140,9 +137,9 @@ class Drawn:
         self._next = min(first + self._together, len(prompts))
         stored = prompts[first : self._next]
         final = stored + answers[first : self._next] - 1
-        words = self._events(stored, final, ruled) // PER_WORD + 1
-        given = self._tokens[ruled.drafts].take(self._rows.draw(first, words).view(NUMBER))
-        for each, course in enumerate(courses(given, words * PER_WORD, stored, final, ruled), first):
+        events = self._events(stored, final, ruled)
+        given = self._given([place_of(each, 0, 1) for each in range(first, self._next)], events, ruled.drafts)
+        for each, course in enumerate(courses(given, events, stored, final, ruled), first):
             if course is not None:
                 drawn[each] = course
 
@@ -151,6 +148,12 @@ class Drawn:
         expected = (final - stored) * ((1 + RESERVE) / self._mean[ruled.drafts]) + LEAST
         events: Counts = expected.astype(np.int64)
         return events
+
+    def _given(self, places: list[int], events: Counts, drafts: int) -> Tokens:
+        """Tokens of events from these places on, each with one in front that means nothing."""
+        each = zip(places, events.tolist(), strict=True)
+        numbers = b"".join([self._numbers(place - 1, many) for place, many in each])
+        return self._tokens[drafts].take(np.frombuffer(numbers, NUMBER))
 
     def _numbers(self, place: int, many: int) -> bytes:
         """So many numbers, from this place on."""

@@ -25,7 +25,6 @@ from kvsim.sim.record.metrics import request_table, summary
 from kvsim.sim.serving.acceptance import NUMBERS, Drawn, least_numbers
 from kvsim.sim.serving.courses import Ruled
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.words import Rows
 
 MODEL = model_named("llama-3.1-8b")
 
@@ -152,23 +151,6 @@ def test_requests_in_any_order_and_of_any_length_are_foreseen_as_each_of_them_al
         for (request, event), course in zip(asked, drawn.ahead(asked, ruled), strict=True):
             assert (course.stored(0), course.stored(course.steps)) == (request.base, request.final_tokens)
             one_by_one(drawn, request, event, course, ruled)
-
-
-@given(
-    st.integers(0, 1 << 64),
-    st.integers(1, 1 << 70),
-    st.lists(
-        st.tuples(st.integers(0, 1 << 20), st.lists(st.integers(1, 300), min_size=1, max_size=9)), max_size=4
-    ),
-)
-def test_the_words_of_many_rows_are_those_of_numpys_generator(seed, apart, asked):
-    rows = Rows(np.random.PCG64DXSM(seed), apart)
-    for row, words in asked:
-        found = rows.draw(row, np.array(words)).tolist()
-        for later, many in enumerate(words, row):
-            alone = np.random.PCG64DXSM(seed).advance(later * apart).random_raw(many).tolist()
-            assert found[:many] == alone
-            del found[:many]
 
 
 # -- tokens and steps ---------------------------------------------------------------------------
