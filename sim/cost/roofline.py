@@ -169,10 +169,11 @@ class Roofline(CostModel):
         """As in `CostModel`; None if windows or an overlapped host make it nonlinear."""
         if self._shaped or shape.swapped_in_blocks or shape.swapped_out_blocks:
             return None
-        each = self._context_ps + round(pairs_each * self._pair_ps)
+        each = self._context_ps
         if shape.draft_tokens and shape.decode_seqs:
             each += self._contexts.drafts_each_ps(shape.decode_seqs, shape.draft_tokens)
-        return self.step_ps(shape._replace(context_tokens=0)), each
+        constant = self.step_ps(shape) - each * shape.context_tokens
+        return constant, each + round(pairs_each * self._pair_ps)
 
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
         """As in `CostModel`; the part that does not depend on contexts is usually cached."""

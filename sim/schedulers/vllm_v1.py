@@ -216,7 +216,8 @@ class VllmV1(Scheduler):
             most = self.speculation.num_speculative_tokens
             self.acceptance = Recorded(workload.drafts.tolist(), most)
         else:
-            self.acceptance = Drawn(self.speculation.rates, workload.seed)
+            lengths = workload.prompt_tokens, workload.output_tokens
+            self.acceptance = Drawn(self.speculation.rates, workload.seed, lengths)
 
     def _drafts(
         self, speculation: Speculation, allocator: Allocator, rules: Rules, waiting: Queue | None

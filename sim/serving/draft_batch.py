@@ -17,8 +17,8 @@ from typing import ClassVar, Final, Protocol
 import numpy as np
 from mypy_extensions import mypyc_attr
 
-from kvsim.sim.serving.acceptance import Counts
 from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.courses import Course
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.memory import KvMemory
@@ -36,35 +36,33 @@ class Run:
     ----------
     since, steps : int
         The clock of its first step; the number of steps.
-    counts : array of int64
-        `steps` + 1 long: its tokens that are stored before each step, and after the last.
-    beyond : int
-        Tokens that the last step gives beyond the end of the answer.
+    course : Course
+        What these steps give.
     certain : int
         Fewest tokens that it has after its first step, as far as its scheduler knows.
     last_known : int
         Tokens that it is known to have before its last step.
     """
 
-    __slots__ = ("beyond", "certain", "counts", "last_known", "request", "since", "steps")
+    __slots__ = ("certain", "course", "last_known", "request", "since", "steps")
 
-    def __init__(self, request: Request, counts: Counts, beyond: int, certain: int) -> None:
-        self.request, self.counts, self.beyond, self.certain = request, counts, beyond, certain
-        self.since, self.steps = 0, len(counts) - 1
-        self.last_known = self.known(self.steps - 1)
+    def __init__(self, request: Request, course: Course, certain: int) -> None:
+        self.request, self.course, self.certain = request, course, certain
+        self.since, self.steps = 0, course.steps
+        self.last_known = course.before_last + 1
 
     def stored(self, step: int) -> int:
         """Tokens that are stored before this step of it; after the last, all."""
-        return self.counts.item(step)
+        return self.course.stored(step)
 
     def known(self, step: int) -> int:
         """`stored` plus the newest token, whose keys and values are not computed yet."""
-        return self.counts.item(step) + 1
+        return self.course.stored(step) + 1
 
     def given(self, step: int) -> int:
         """Accepted drafts of a step, plus one; in the last step the answer may end before them."""
-        given = self.counts.item(step + 1) - self.counts.item(step)
-        return given + self.beyond if step == self.steps - 1 else given
+        given = self.course.stored(step + 1) - self.course.stored(step)
+        return given + self.course.over if step == self.steps - 1 else given
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -105,7 +103,7 @@ class Drafted(Progress):
             self._look_further(steps)
         at = clock - self.first
         sums = self._view[at : at + steps]
-        sums += run.counts[1:]
+        sums += run.course.after()
         self._runs_stored += run.request.base
         self.runs[run.request.seq] = run
         finish = clock + steps

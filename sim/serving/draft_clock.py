@@ -15,10 +15,10 @@ are the first in order of admission; if that does not hold, or one of them must 
 their records are brought up to date, and drafts.py serves them one by one.
 """
 
-import numpy as np
 from mypy_extensions import i64
 
 from kvsim.sim.serving.acceptance import Acceptance
+from kvsim.sim.serving.courses import Course, Ruled
 from kvsim.sim.serving.draft_batch import Drafted, Run
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
 from kvsim.sim.serving.growth import MANY, SOON_PS, Grown
@@ -70,7 +70,8 @@ class Regular:
         self._totals = server.totals.drafts
         self.runs, self.drafts = progress.runs, -1
         self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
-        self._earlier = self._beyond = self._near = self.most_runs = 0
+        self._earlier = self._near = self.most_runs = 0
+        self._ruled = Ruled(-1, self._unit, 0)
         self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: slots that stay unused from then
         self.ended: list[Run] = []
         self.vain = 0
@@ -101,60 +102,68 @@ class Regular:
             return others
         if not self.runs:
             self._use(proposed)
-        for at, request in enumerate(others):
-            if not request.is_decoding or not self._begin(request, told[request]):
-                return others[at:] if at else others
-        return []
+        regular: list[tuple[Request, int]] = []
+        for request in others:
+            seen = told[request]
+            if not request.is_decoding or not self._is_regular(request, seen):
+                break
+            regular.append((request, seen.events))
+        if not regular:
+            return others
+        courses = self._acceptance.ahead(regular, self._ruled)
+        for (request, _), course in zip(regular, courses, strict=True):
+            self._begin(request, told[request], course)
+        return others[len(regular) :]
 
     def _use(self, drafts: int) -> None:
         """From now on, `drafts` drafts of each are verified."""
         if drafts != self.drafts:
             self.drafts, lookahead = drafts, self._rules.lookahead
             self._earlier = int(self._late)
-            self._beyond = 2 * drafts + 1 + lookahead if self._late else drafts + lookahead
+            beyond = 2 * drafts + 1 + lookahead if self._late else drafts + lookahead
+            self._ruled = Ruled(drafts, self._unit, beyond)
             self._near = self._limits.longest - 2 * (drafts + 1) - lookahead
             self.most_runs = self._most_of(drafts)
 
-    def _begin(self, request: Request, seen: Seen) -> bool:
-        """A sequence decodes regularly from the step being decided on; False: it does not."""
-        drafts, final = self.drafts, request.final_tokens
-        tokens = request.base + 1
-        if (
-            seen.drafts != drafts
-            or seen.valid != drafts
-            or seen.computed != seen.tokens + seen.placeholders - 1
-            or seen.in_prompt
-            or request.open_stream is not None
-            or tokens > self._near
-        ):
-            return False
-        counts, beyond = self._acceptance.ahead(request, seen.events, drafts, request.base, final)
+    def _is_regular(self, request: Request, seen: Seen) -> bool:
+        """Whether a sequence decodes regularly from the step being decided on."""
+        drafts = self.drafts
+        return (
+            seen.drafts == drafts
+            and seen.valid == drafts
+            and seen.computed == seen.tokens + seen.placeholders - 1
+            and not seen.in_prompt
+            and request.open_stream is None
+            and request.base < self._near
+            and not seen.capacity % self._unit
+        )
+
+    def _begin(self, request: Request, seen: Seen, course: Course) -> None:
+        """A sequence decodes by the clock, from the step being decided on."""
         certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
-        run, progress = Run(request, counts, beyond, certain), self._progress
-        if final >= self._near:
-            self._until = min(self._until, progress.clock + int(counts.searchsorted(self._near)))
+        run, progress = Run(request, course, certain), self._progress
+        if request.final_tokens >= self._near:
+            self._until = min(self._until, progress.clock + int(course.after().searchsorted(self._near)) + 1)
         progress.start(run)
         self._plan_growth(run, seen)
-        return True
 
     def _plan_growth(self, run: Run, seen: Seen) -> None:
         """Note when its table takes blocks, up to its last step; if late, that one is in vain."""
         request, progress, unit = run.request, self._progress, self._unit
         steps, earlier = run.steps, self._earlier
         seq, final, clock, capacity = request.seq, request.final_tokens, progress.clock, seen.capacity
-        last = steps if self._late and run.last_known < final else steps - 1
+        last = (steps if self._late and run.last_known < final else steps - 1) - earlier
         if seen.computed + 1 + self.drafts + self._rules.lookahead > capacity:
             progress.add_due(clock, seq)
             capacity += unit
             if capacity > final and steps:
                 self._spare.setdefault(clock, []).append((request, capacity - final))
-        if last < earlier:
-            return
-        full, known = capacity - self._beyond, run.known(last - earlier)
-        if full >= known:
-            return
-        due, first = progress.due, clock + earlier - progress.first
-        places: list[int] = run.counts.searchsorted(np.arange(full, known, unit)).tolist()
+        due, course, clock = progress.due, run.course, clock + earlier
+        sooner, begin = capacity // unit - course.filled - 1, course.first
+        places = course.fills[sooner:] if sooner >= 0 else [begin] * -sooner + course.fills
+        while places and places[-1] - begin > last:
+            places.pop()
+        first = clock - progress.first - begin
         for place in places:
             who = due[first + place]
             if who is None:
@@ -163,9 +172,9 @@ class Regular:
                 who.append(seq)
         left = max((final - capacity) // unit, 0)  # the first growth that leaves a spare slot
         for growths, place in enumerate(places[left:], left + 1):
-            if place + earlier < steps:
+            if place - begin + earlier < steps:
                 spare = request, capacity + growths * unit - final
-                self._spare.setdefault(clock + earlier + place, []).append(spare)
+                self._spare.setdefault(clock + place - begin, []).append(spare)
 
     def end(self, seq: int) -> None:
         """A sequence has its last token, but its scheduler does not know it yet."""
@@ -202,7 +211,7 @@ class Regular:
         if self.drafts and self._totals is not None:
             accepted = run.stored(steps) - run.stored(0) - steps
             if steps == run.steps:
-                accepted += run.beyond
+                accepted += run.course.over
             self._totals.count(run.request.index, self.drafts * steps, accepted, steps)
 
     def _write_back(self, run: Run, seen: Seen, steps: int, proposed: int) -> None:

@@ -217,10 +217,11 @@ class Pricing:
     def _line(self, step: Decision, contexts: int, drafts: int, passes: int) -> tuple[int, int] | None:
         """The line, over contexts, of this step with so many drafts and passes; None: it has none."""
         batch = self._server.progress.size, drafts, passes
-        if batch not in self._lines:
+        found = self._lines.get(batch)
+        if found is None and batch not in self._lines:
             shape = self.shape(step, contexts)._replace(draft_tokens=drafts)
-            self._lines[batch] = self.cost.line(shape)
-        return self._lines[batch]
+            found = self._lines[batch] = self.cost.line(shape)
+        return found
 
     def _ends_one_by_one(self, step: Decision, contexts: int, steps: int, limit_ps: int) -> list[int]:
         """Ends for a cost that is not linear in the contexts, priced a few steps at a time."""

@@ -23,6 +23,7 @@ from kvsim.sim.models.draft import eagle_of, mtp_of
 from kvsim.sim.option import listed
 from kvsim.sim.record.metrics import request_table, summary
 from kvsim.sim.serving.acceptance import NUMBERS, Drawn, least_numbers
+from kvsim.sim.serving.courses import Ruled
 from kvsim.sim.serving.request import Request
 
 MODEL = model_named("llama-3.1-8b")
@@ -103,17 +104,53 @@ def test_draws_follow_the_rates_and_depend_on_request_and_seed_alone():
     assert len({tuple(row) for row in first}) == len(first)
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.integers(0, 150), st.integers(0, 900), st.data())
-def test_events_foreseen_together_are_those_that_are_drawn_one_by_one(rates, event, missing, data):
-    drafts = data.draw(st.integers(0, len(rates)))
-    request = Request(data.draw(st.integers(0, 1 << 30)), 8, 8)
-    request.sample = data.draw(st.integers(0, 2))
-    drawn, stored = Drawn(rates, 1), 70
-    counts, beyond = drawn.ahead(request, event, drafts, stored, stored + missing)
+def one_by_one(drawn, request, event, course, ruled):
+    """Assert that a course is what its events give one after the other."""
+    (drafts, unit, beyond), first = ruled, course.first
+    counts = course.counts[first : first + course.steps + 1].tolist()
     steps = [min(drawn.event(request, event + step)[1], drafts) + 1 for step in range(len(counts) - 1)]
-    assert counts[0] == stored
-    assert counts[-1] == stored + missing
-    assert [*np.diff(counts).tolist()] == [*steps[:-1], *[last - beyond for last in steps[-1:]]]
+    assert [*np.diff(counts).tolist()] == [*steps[:-1], *[last - course.over for last in steps[-1:]]]
+    assert counts[-2:-1] in ([], [course.before_last])
+    filled = [(stored + beyond) // unit for stored in counts]
+    assert course.filled == filled[0]
+    assert course.fills == [first + at for at in range(1, len(counts)) if filled[at] > filled[at - 1]]
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=6),
+    st.integers(0, 150),
+    st.integers(0, 900),
+    st.integers(8, 16),
+    st.data(),
+)
+def test_events_foreseen_together_are_those_that_are_drawn_one_by_one(rates, event, missing, unit, data):
+    ruled = Ruled(data.draw(st.integers(0, len(rates))), unit, data.draw(st.integers(0, 20)))
+    request = Request(data.draw(st.integers(0, 1 << 30)), 70, missing + 1)
+    request.sample = data.draw(st.integers(0, 2))
+    drawn = Drawn(rates, 1)
+    request.base = 70
+    (course,) = drawn.ahead([(request, event)], ruled)
+    assert (course.stored(0), course.stored(course.steps)) == (70, 70 + missing)
+    one_by_one(drawn, request, event, course, ruled)
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(1, 90), st.integers(1, 60)), min_size=1, max_size=200),
+    st.data(),
+)
+def test_requests_in_any_order_and_of_any_length_are_foreseen_as_each_of_them_alone(rates, rows, data):
+    drawn, draw = Drawn(rates, 1, tuple(np.array(rows).T)), data.draw
+    kinds = [Ruled(len(rates), 16, 5), Ruled(len(rates), 16, 5), Ruled(0, 16, 5), Ruled(len(rates), 16, 9)]
+    for _ in range(20):
+        row, ruled = draw(st.integers(0, len(rows) - 1)), draw(st.sampled_from(kinds))
+        prompt, answer = draw(st.sampled_from([rows[row], rows[row], (33, 44)]))
+        asked = [(Request(row, prompt, answer), 1), (Request(row, 40, 30), draw(st.integers(1, 9)))]
+        for request, _ in asked:
+            request.base = request.prompt_tokens
+        for (request, event), course in zip(asked, drawn.ahead(asked, ruled), strict=True):
+            assert (course.stored(0), course.stored(course.steps)) == (request.base, request.final_tokens)
+            one_by_one(drawn, request, event, course, ruled)
 
 
 # -- tokens and steps ---------------------------------------------------------------------------
