@@ -12,6 +12,7 @@ A group is a few runs of consecutive keys. One sorted list has all runs by key, 
 and to cut them where these begin and end.
 """
 
+from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -80,7 +81,7 @@ class VllmLru(EvictionOrder):
     def __init__(self, chunks: Chunks) -> None:
         super().__init__(chunks)
         self.groups: OrderedDict[int, Group] = OrderedDict()  # finds the oldest group at once
-        self._keys: list[int] = []  # first keys of all runs
+        self._keys = array("q")  # first keys of all runs, for searches that touch little memory
         self._runs: list[Run] = []  # the runs, in the same order
         self._age = 0  # age of the newest group
         self._own: dict[int, Group] = {}  # group by user
@@ -173,13 +174,20 @@ class VllmLru(EvictionOrder):
 
     def leave(self, user: int) -> None:
         own = self._own.pop(user, None)
-        self._renew(self.head_first(user, self._used.pop(user, ())))
+        used = joined(self.head_first(user, self._used.pop(user, ())))
+        if own is not None and used == [(run.at, run.key, run.count) for run in own.runs]:  # usually
+            if used:
+                self._age_now(own)
+            else:
+                del self.groups[own.age]
+            return
+        self._renew(used)
         if own is not None and not own.runs:  # all its runs are used up
             del self.groups[own.age]
 
     def clear(self) -> None:
         self.groups.clear()
-        self._keys.clear()
+        del self._keys[:]
         self._runs.clear()
         self._own.clear()
         self._used.clear()
@@ -190,6 +198,13 @@ class VllmLru(EvictionOrder):
         self._age += 1
         group = self.groups[self._age] = Group(self._age, running)
         return group
+
+    def _age_now(self, group: Group) -> None:
+        """A group of a running user becomes the newest."""
+        del self.groups[group.age]
+        self._age += 1
+        group.age, group.running, group.unsorted = self._age, False, False
+        self.groups[group.age] = group
 
     def _own_group(self, user: int, used: Sequence[Piece]) -> Group | None:
         """The group of a running user, which becomes current; None: the depth of its chunks is unknown."""

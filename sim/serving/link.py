@@ -68,11 +68,11 @@ class Link(Transfers):
 
     def __init__(self, load: Way, store: Way, block_bytes: int) -> None:
         super().__init__()
-        self.ways = {True: load, False: store}
+        self.ways = [store, load]  # by whether they load, like the other lists
         self.block_bytes = block_bytes
-        self._known_ps: dict[bool, dict[int, int]] = {True: {}, False: {}}  # durations by blocks
-        self.free_ps = {True: 0, False: 0}
-        self._busy_ps = {True: 0, False: 0}
+        self._known_ps: list[dict[int, int]] = [{}, {}]  # durations by blocks
+        self.free_ps = [0, 0]
+        self._busy_ps = [0, 0]
         self.shared: Mapping[bool, Uplink] = {}
 
     def end_of(self, job: Job, now_ps: int) -> int:
@@ -88,9 +88,10 @@ class Link(Transfers):
             ends_ps = self.shared[loads].end_of(begins_ps + way.before_ps(blocks), moved, rate, now_ps)
         else:
             known = self._known_ps[loads]
-            if blocks not in known:
-                known[blocks] = way.duration_ps(blocks, blocks * self.block_bytes)
-            ends_ps = begins_ps + known[blocks]
+            duration_ps = known.get(blocks)
+            if duration_ps is None:
+                duration_ps = known[blocks] = way.duration_ps(blocks, blocks * self.block_bytes)
+            ends_ps = begins_ps + duration_ps
         self._busy_ps[loads] += ends_ps - begins_ps
         self.free_ps[loads] = ends_ps
         return ends_ps

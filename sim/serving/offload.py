@@ -312,11 +312,11 @@ class Offload(Connector):
 
     def _flush(self) -> None:
         """Wait for the stores of preempted requests, and of finished ones whose blocks were taken."""
-        hurried = [
-            job
-            for _, _, job in self.transfers.under_way
-            if job.owner.request.state == State.WAITING and not (job.loads or job.hurried)
-        ]
+        hurried: list[Job] = []
+        if self.server.step.preemptions:
+            for _, _, job in self.transfers.under_way:
+                if job.owner.request.state == State.WAITING and not (job.loads or job.hurried):
+                    hurried.append(job)
         if self._lengths is not None:
             taken = self._taken(self._lengths)
             for job in [job for job in self.transfers.stores() if not job.hurried] + self.planned:

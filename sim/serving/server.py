@@ -621,12 +621,12 @@ class Server:
         if self.batch.loading or not self.waiting:
             return
         if self.wakes.note_vain(self.progress.clock + self.totals.prompts):
-            head = self.waiting[0]
+            head, slots = self.waiting[0], f"{self.allocator.capacity_slots:,} slots"
+            why = self.wakes.in_circles or f"for room, or for what another takes the place of ({slots})"
             raise NoProgress(
                 f"tiers below the memory move blocks forever: {self.wakes.in_vain:,} waits up to step "
                 f"{self.steps:,} without a new token, while request {head.index} "
-                f"({head.known_tokens:,} tokens) waits for room, or for what another takes the place of "
-                f"({self.allocator.capacity_slots:,} slots)"
+                f"({head.known_tokens:,} tokens) waits {why}"
             )
 
     def _preempt_departed(self, request: Request) -> None:

@@ -22,6 +22,10 @@ from kvsim.sim.serving.transfers import Transfers
 
 FOREVER = 1 << 40
 NOWHERE = -1, -1
+IN_CIRCLES = (
+    "for room, while the lazy pool evicts blocks and stores them again; a larger one (--kv-offloading-size), "
+    "or an eager one, may end it"
+)
 
 
 class Parts(Job):
@@ -84,6 +88,8 @@ class SimpleOffload(Connector):
         super().__init__(server, transfers, late)
         assert self.allocator.prefixes is not None
         self.second, self.lazy_blocks, self.block_bytes = second, lazy_blocks, block_bytes
+        if lazy_blocks:
+            server.wakes.in_circles = IN_CIRCLES
         self.prefixes = self.allocator.prefixes
         self.users: dict[int, User] = {}
         self.pins: dict[int, list[int]] = {}

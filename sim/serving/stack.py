@@ -7,8 +7,9 @@
     promote    chunks the host lacks are looked up in the tiers in order; the first tier that has them gives
                them: room on the host is taken immediately, and the request asks again; no room is a miss
 
-While a request is looked up, no part of its own text leaves the host to make room for the rest (vLLM's code
-protects each chunk alone, so that a text longer than the host may evict itself forever).
+While a request is looked up, no part of its own text leaves the host to make room for the rest. vLLM's code
+protects each chunk alone, so that a text may evict itself forever. Two waiting requests can still evict each
+other's: what they brought up counts as used when they first asked, before all that has finished since.
 
 The host is the only gateway: nothing goes from a tier to the GPU, nor from one tier to another. What a tier
 is, and which servers may share one, is defined in sim/serving/secondary.py.
@@ -16,6 +17,7 @@ is, and which servers may share one, is defined in sim/serving/secondary.py.
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import Final
 
 from kvsim.allocators.eviction.base import Chain
 from kvsim.allocators.tiers.base import Found, Tier
@@ -24,6 +26,11 @@ from kvsim.sim.serving.secondary import Secondary
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.totals import TierTotals
+
+IN_CIRCLES: Final = (
+    "for chunks that others evict from the host before it runs, as in vLLM; a larger host tier "
+    "(--kv-offloading-size) or larger chunks (--blocks-per-chunk) may end it"
+)
 
 
 class Stack:
@@ -53,6 +60,7 @@ class Stack:
         self.server, self.host, self.below, self.totals = server, host, below, totals
         server.memory.stack = below
         server.memory.links += below
+        server.wakes.in_circles = IN_CIRCLES
         self.chunk_tokens, self.chunk_bytes = chunk_tokens, chunk_bytes
         self.promotes = False  # whether anything began to come up in this decision
         self._under_way: list[tuple[int, int, Job]] = []

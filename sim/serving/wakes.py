@@ -25,6 +25,8 @@ class Wakes:
         How often time passed without a step.
     in_vain : int
         How often only transfers ended since the last token, while requests waited.
+    in_circles : str
+        Why transfers here can go on in vain forever, and what ends it.
     loaded, passed_over : int
         Requests whose load has ended and that wait to be scheduled; those that the last decision could not.
     """
@@ -37,6 +39,7 @@ class Wakes:
         self.works = False
         self.waits = 0
         self.in_vain = 0
+        self.in_circles = ""
         self.loaded = self.passed_over = 0
         self._tokens = -1
 

@@ -289,11 +289,28 @@ def test_a_lazy_pool_that_copies_round_and_round_while_somebody_waits_is_told():
     said = []
     for max_span in (1, 1 << 20):
         with pytest.raises(
-            NoProgress, match=r"move blocks forever: .* while request 2 \(58 tokens\)"
+            NoProgress, match=r"move blocks forever: .* request 2 \(58 tokens\) .* \(--kv-offloading-size\)"
         ) as told:
             engine_above(spaced(rows), 16, max_span=max_span, **settings).run()
         said.append(str(told.value))
     assert said[0] == said[1]
+
+
+def test_two_prompts_that_evict_each_other_from_the_host_are_told_with_what_ends_it():
+    """Two prompts of 32 and 24 blocks come up to a host for 48, and neither is ever there as a whole."""
+    asked = [(50, 96, 5, 0), (50, 128, 1, 1), (50, 128, 5, 2), (50, 128, 1, 1), (0, 96, 20, 0)]
+    work = spaced([Row(gap, prompt, [answer], "same", text, 0) for gap, prompt, answer, text in asked])
+    settings = {"max_model_len": 512, "secondary_tiers": f"ssd:{mib(1_000)}:0.5"}
+    said = []
+    for max_span in (1, 1 << 20):
+        with pytest.raises(NoProgress, match="move blocks forever") as told:
+            engine_above(work, 40, max_span=max_span, **settings, **below(48)).run()
+        said.append(str(told.value))
+    assert said[0] == said[1]
+    assert "request 3 (128 tokens) waits for chunks that others evict from the host" in said[0]
+    assert "a larger host tier (--kv-offloading-size) or larger chunks (--blocks-per-chunk)" in said[0]
+    for ends in ({**below(56)}, {**below(48), "blocks_per_chunk": 8}):
+        assert engine_above(work, 40, **settings, **ends).run().finished.all()
 
 
 # -- its price ----------------------------------------------------------------------------------------
