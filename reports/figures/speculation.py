@@ -53,11 +53,11 @@ def _panel(axes: Axes, gain: Gain, style: Style, first: bool) -> None:
     axes.fill_between(batches, 1, np.minimum(least, gain.most + 1), color=colour, alpha=0.12, lw=0)
     if gain.length is not None:
         stated = style.role("accepted").colour
-        axes.axhline(gain.length, color=stated, ls="--", lw=style.line, label="accepted, as said")
+        axes.axhline(gain.length, color=stated, ls="--", lw=style.line, label="assumed acceptance length")
     axes.set_xlabel("sequences in the batch")
     axes.xaxis.set_major_locator(FixedLocator(batches[::2].tolist()))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([str(batch) for batch in batches[::2]])
     axes.grid(visible=False)
     if first:
-        axes.set_ylabel("tokens of a verification")
+        axes.set_ylabel("tokens per verification")
