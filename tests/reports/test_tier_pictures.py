@@ -10,7 +10,7 @@ from support.summaries import PAGED, plain
 from kvsim import cli
 from kvsim.reports.comparison import Comparison
 from kvsim.reports.figures.choices import Choices
-from kvsim.reports.figures.style import SCREEN
+from kvsim.reports.figures.style import SCREEN, STYLES
 from kvsim.reports.figures.swept.tiers import tiers
 from kvsim.reports.figures.systems import systems as systems_of
 from kvsim.reports.figures.tier import tier
@@ -46,8 +46,8 @@ def row(size, mean_s, **more):
     return found | ({} if size in (None, "0") else {"tier.hit_tokens": 200}) | more
 
 
-def drawn(rows, names=(SIZE,)):
-    return tiers(systems(rows, list(names)), None, None, SCREEN)
+def drawn(rows, names=(SIZE,), style=SCREEN):
+    return tiers(systems(rows, list(names)), None, None, style)
 
 
 def test_the_smallest_size_that_gains_nearly_all_is_the_answer():
@@ -118,6 +118,18 @@ def test_systems_that_differ_in_more_have_a_curve_each():
     assert [list(line.get_ydata()) for line in right.lines] == [pytest.approx([30, 50])] * 2
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["h100", "l40s"]
     assert left.get_yscale() == "linear"
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_many_systems_are_told_apart_in_every_style_and_panels_keep_to_themselves(style):
+    gpus = ["h100", "l40s", "a100-80gb", "h200", "b200", "l4", "t4", "a10", "a10g", "h20", "gb200"]
+    rows = [row(size, 8.0 + place, gpu=gpu) for size in ("0", "64GiB") for place, gpu in enumerate(gpus)]
+    figure = drawn(rows, (SIZE, "gpu"), style)
+    looks = [(line.get_color(), line.get_marker()) for line in figure.axes[1].lines]
+    assert len(set(looks)) == len(gpus)
+    figure.canvas.draw()
+    one, other = (axes.get_tightbbox() for axes in figure.axes)
+    assert not one.overlaps(other)
 
 
 def test_kinds_of_traffic_that_come_at_rates_of_their_own_are_compared_on_one_axis():

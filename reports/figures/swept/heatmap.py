@@ -24,6 +24,7 @@ from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.slo import Slo
 
 _MOST_WRITTEN = 200  # most cells that get a number
+_LETTERS_IN_A_ROW = 32  # below a figure as wide as a column
 FINDS = {True: "●", False: "○"}
 """Marks of rows that find cached prefixes, if others do not."""
 _ALIKE = 0.02  # smaller differences of shares are ignored in a headline
@@ -52,11 +53,9 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
     axes = figure.subplots()
     shown = cells if label == what else colours
     image = axes.imshow(np.ma.masked_invalid(shown), aspect="auto", cmap="viridis", vmin=0)
-    axes.set_xticks(
-        range(len(columns)),
-        [short(_said(each), 18) for each in columns],
-        rotation=30 if len(columns) > 8 else 0,
-    )
+    words = [short(_said(each), 18) for each in columns]
+    crowded = len(columns) > 8 or (style.narrow and len(columns) * max(map(len, words)) > _LETTERS_IN_A_ROW)
+    axes.set_xticks(range(len(columns)), words, rotation=30 if crowded else 0)
     names, found = [short(_said(each), 24) for each in rows], _finding_prefixes(systems, down, rows)
     apart = 0 < sum(found) < len(rows)
     if apart:

@@ -32,8 +32,8 @@ def tiers(systems: Sequence[System], load: str | None, slo: Slo | None, style: S
     if not found:
         return None
     one = len(found) == 1
-    figure = new_sheet(style, 3.9 if one else 4.2, headline(found))
-    left, right = figure.subplots(1, 2)
+    figure = new_sheet(style, (3.9 if one else 4.2) * (1.6 if style.narrow else 1), headline(found))
+    left, right = figure.subplots(2, 1, sharex=True) if style.narrow else figure.subplots(1, 2)
     looks = style.looks([parts_in(points[0][1].settings) for points in found.values()])
     for look, (name, points) in zip(looks, found.items(), strict=True):
         _times(left, style, look, name, points)
@@ -44,10 +44,11 @@ def tiers(systems: Sequence[System], load: str | None, slo: Slo | None, style: S
         _scale(left)
         _all_found(right, style, found, looks)
     for axes in (left, right):
+        axes.grid(axis="y")
+    for axes in (right,) if style.narrow else (left, right):
         axes.set_xlabel(
             "host memory below the GPU's" if not _ratios(found) else "host memory / the GPU's memory"
         )
-        axes.grid(axis="y")
     left.set_title("time to the first token" if one else "time to the first token, mean")
     right.set_title("found of the prompts (%)")
     if one:
@@ -118,10 +119,8 @@ def _all_found(axes: Axes, style: Style, found: Mapping[str, Points], looks: Seq
             * sum(_share(system, column) or 0.0 for column in ("engine.prefix_hit_tokens", "tier.hit_tokens"))
             for _, system in points
         ]
-        axes.plot(
-            *(range(len(shares)), shares, look.dash),
-            **{"color": look.colour, "marker": look.marker, "markersize": 2.7 * style.line, "clip_on": False},
-        )
+        how: Any = {"color": look.colour, "linestyle": look.dash, "marker": look.marker, "clip_on": False}
+        axes.plot(range(len(shares)), shares, markersize=2.7 * style.line, **how)
     points = next(iter(found.values()))
     axes.set_xticks(range(len(points)), [said.removesuffix(TIMES) for said, _ in points])
     axes.set_ylim(0, 100)
