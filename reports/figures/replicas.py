@@ -49,10 +49,8 @@ def _fleet(axes: Sequence[Axes], style: Style, look: Look, system: System, fleet
     band.set(xlim=(0, until_s), ylim=(0, 100), yticks=(0, 50, 100), ylabel="KV memory\nin use")
     band.yaxis.set_major_formatter(pieces.percent_of(100))
     band.grid(axis="y")
-    which = f"{many} replicas"
-    if fleet.changes:
-        which += "; blank: dead or off"
-    pieces.panel_title(band, style, f"{system.full_name}: mean and range of {which}", 1)
+    title = system.full_name if style.narrow else f"{system.full_name}: mean and range of {many} replicas"
+    pieces.panel_title(band, style, f"{title}{'; blank: dead or off' if fleet.changes else ''}", 1)
     shades: list[tuple[Axes, Floats, str, float]] = [
         (memory, full, "KV memory in use (%)", 100.0),
         (load, running, "requests at once", max(float(np.nanmax(running)), 1.0)),

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.sheets import assert_within
 
 import kvsim
 from kvsim.cli import main
 from kvsim.commands.capacity_runs import Sought, searched
-from kvsim.reports.figures.style import SCREEN
+from kvsim.reports.figures.style import STYLES
 from kvsim.reports.figures.swept.capacity import capacity
 from kvsim.reports.sweeps.capacity_words import beside
 from kvsim.sim.options.goals import Goals
@@ -87,8 +88,10 @@ def test_an_answer_says_what_it_assumes_in_text_table_and_picture(found, tmp_pat
     assert re.search(r"Assumed: sharegpt, prompts of .*, Poisson arrivals; .*, 64 or 128 seats, ", said)
     assert "no prefix cache" in said and "Clock: " in said and "not validated" in said
     rows, labels = pd.read_parquet(tmp_path / "out/table.parquet").to_dict("records"), ["a", "b"]
-    figure = capacity(rows, labels, ("requests_per_s", "requests/s"), "", beside(rows), SCREEN)
-    assert figure.get_supxlabel().startswith("Assumed: sharegpt") and "Clock: " in figure.get_supxlabel()
+    for style in STYLES.values():
+        figure = capacity(rows, labels, ("requests_per_s", "requests/s"), "", beside(rows), style)
+        assert figure.get_supxlabel().startswith("Assumed: sharegpt") and "Clock: " in figure.get_supxlabel()
+        assert_within(figure)
 
 
 def test_the_answer_holds_when_it_is_simulated(found):

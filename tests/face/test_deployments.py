@@ -2,11 +2,12 @@
 
 import pandas as pd
 import pytest
+from support.sheets import assert_within
 
 import kvsim
 from kvsim.cli import main
 from kvsim.commands.deployments import every_deployment, to_confirm
-from kvsim.reports.figures.style import SCREEN
+from kvsim.reports.figures.style import STYLES
 from kvsim.reports.figures.swept.fleet import fleet
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import Sought
@@ -86,6 +87,8 @@ def test_one_command_sizes_a_deployment(prices, tmp_path, capsys):
     assert first.fleet_servers == -(-12 * 1.2 // first.requests_per_s)
     assert (table.requests_per_s.dropna() <= 14.4).all(), "a server that carries all is asked for no more"
     assert table.at_least.any()
-    figure = fleet(table.to_dict("records"), list(table.gpu), "", ["Assumed"], SCREEN)
-    assert figure.axes[0].get_xlabel().startswith("price per hour of the fleet")
+    for style in STYLES.values():
+        figure = fleet(table.to_dict("records"), list(table.gpu), "", ["Assumed"], style)
+        assert figure.axes[0].get_xlabel().startswith("price per hour of the fleet")
+        assert_within(figure)
     assert (out / "capacity.png").exists()

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from support.sheets import assert_within
 from support.summaries import PAGED, plain
 
 from kvsim import cli
@@ -127,7 +128,7 @@ def test_many_systems_are_told_apart_in_every_style_and_panels_keep_to_themselve
     figure = drawn(rows, (SIZE, "gpu"), style)
     looks = [(line.get_color(), line.get_marker()) for line in figure.axes[1].lines]
     assert len(set(looks)) == len(gpus)
-    figure.canvas.draw()
+    assert_within(figure)
     one, other = (axes.get_tightbbox() for axes in figure.axes)
     assert not one.overlaps(other)
 

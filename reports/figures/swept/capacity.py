@@ -1,7 +1,6 @@
 """capacity: the largest load within the SLO per GPU, a bar per system with its interval and its limit."""
 
 from collections.abc import Mapping, Sequence
-from textwrap import wrap
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -9,7 +8,7 @@ from matplotlib.figure import Figure
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
-from kvsim.reports.figures.swept.pieces import places_by_clock
+from kvsim.reports.figures.swept.pieces import lines_below, places_by_clock
 from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import figures
 from kvsim.reports.sweeps.capacity_table import clock_of
@@ -26,13 +25,14 @@ def capacity(  # noqa: PLR0917 - the parts of a picture
 ) -> Figure:
     """Draw bars, largest first per clock, with a line for the interval and the limit beside it."""
     unit, words = axis
-    below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
+    below = lines_below(style, beside)
     clocks = list(dict.fromkeys(map(clock_of, rows)))
     order = sorted(
         range(len(rows)),
         key=lambda place: (clocks.index(clock_of(rows[place])), -(rows[place][f"{unit}_per_gpu"] or 0.0)),
     )
     crowded = len(rows) > 12
+    alone = crowded or style.narrow  # the number, without what limits it
     tall = len(rows) + (len(clocks) if len(clocks) > 1 else 0)
     figure = new_sheet(style, 1.6 + 0.17 * len(below) + (0.22 if crowded else 0.5) * tall, headline)
     axes = figure.subplots()
@@ -48,13 +48,13 @@ def capacity(  # noqa: PLR0917 - the parts of a picture
         else:
             ends = [0.0, 0.0]
         said = f"{'>= ' * row['at_least']}{figures(value)}" if value is not None else "none"
-        why = f"{said}   {short(str(row['limited_by']), 72)}" if not crowded else said
+        why = said if alone else f"{said}   {short(str(row['limited_by']), 72)}"
         how: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
         axes.text(max(ends[1], value or 0.0) + 0.01 * most, at, why, **how)
     names = [short(labels[place], 34) for place in order]
     size = style.small_pt if crowded else None
     pieces.bars_named(axes, style, [at for at, _ in places], names, fontsize=size)
-    axes.set_xlim(0, most * (1.15 if crowded else 2.25))
+    axes.set_xlim(0, most * (1.15 if alone else 2.25))
     axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 1.1 * most])
     axes.set_xlabel(f"{words} per GPU")
     figure.supxlabel("\n".join(below), x=0.01, ha="left", color=style.muted, fontsize=0.9 * style.small_pt)

@@ -1,7 +1,6 @@
 """fleet: the hourly cost of serving a load, a bar per system, cheapest first per clock."""
 
 from collections.abc import Mapping, Sequence
-from textwrap import wrap
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -9,7 +8,7 @@ from matplotlib.figure import Figure
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
-from kvsim.reports.figures.swept.pieces import places_by_clock
+from kvsim.reports.figures.swept.pieces import lines_below, places_by_clock
 from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import figures
 from kvsim.reports.sweeps.capacity_table import clock_of
@@ -25,7 +24,7 @@ def fleet(
     """Draw the systems that can serve the load; hollow if only short runs were made."""
     shown = _cheapest(rows, labels)
     clocks = len({clock_of(row) for row, _ in shown})
-    below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
+    below = lines_below(style, beside)
     figure = new_sheet(style, 1.7 + 0.17 * len(below) + 0.3 * (len(shown) + clocks), headline)
     axes = figure.subplots()
     most = max((row["fleet_price_per_hour"] for row, _ in shown), default=1.0) or 1.0
@@ -34,7 +33,7 @@ def fleet(
         price = row["fleet_price_per_hour"]
         inside = "none" if row["rough"] else look.colour
         axes.barh(at, price, height=0.62, facecolor=inside, edgecolor=look.colour, linewidth=0.7 * style.line)
-        said = f"{figures(price)}   {count_of(row)}; {trust_of(row)}"
+        said = f"{figures(price)}   {count_of(row)}{'' if style.narrow else f'; {trust_of(row)}'}"
         how: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
         axes.text(price + 0.01 * most, at, said, **how)
     pieces.bars_named(axes, style, [at for at, _ in places], [short(label, 34) for _, label in shown])

@@ -1,6 +1,7 @@
 """Code that figures of sweeps share: which systems get a colour of their own, and legends."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -47,6 +48,12 @@ def places_by_clock(axes: Axes, style: Style, rows: Sequence[Mapping[str, Any]])
         axes.text(0, first - 1, f" clock: {name}", **how)
     axes.set_ylim(found[-1][0] + 0.6 if found else 0.6, -0.6)
     return found
+
+
+def lines_below(style: Style, texts: Sequence[str]) -> list[str]:
+    """The lines of a caption in small letters that is as wide as the figure."""
+    letters = int(style.width_in * 72 / (0.484 * style.small_pt))
+    return [line for text in texts if text for line in wrap(f"{text}.", letters)]
 
 
 def mark(style: Style, look: Look | None) -> dict[str, Any]:
