@@ -47,7 +47,7 @@ def _over_time(system: System, choices: Choices) -> Figure:
     for curve, look in zip(curves, looks, strict=True):
         axes.plot(instants, curve, color=look.colour, linestyle=look.dash, linewidth=1.1 * style.line)
     axes.grid(axis="y")
-    axes.set(xlim=(0, end or 1), ylim=(0, None), xlabel="time (s)", ylabel="service (1,000 weighted tokens)")
+    axes.set(xlim=(0, end or 1), ylim=(0, None), xlabel="time (s)", ylabel="service\n(1,000 weighted tokens)")
     pieces.systems_below(figure, style, [f"client {client}" for client in sorted(shown)], looks)
     return figure
 
@@ -77,7 +77,7 @@ def _compared(systems: Sequence[System], choices: Choices) -> Figure:
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("median time to first token (s)")
-    axes.set_ylabel("clients apart (1,000 weighted tokens)")
+    axes.set_ylabel("clients apart\n(1,000 weighted tokens)")
     pieces.systems_below(figure, style, names, looks, marker=True)
     return figure
 

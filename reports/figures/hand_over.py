@@ -56,9 +56,9 @@ def hand_over(systems: Sequence[System], choices: Choices) -> Figure:
     for place, system in enumerate(found):
         above, below = grid[2 * place : 2 * place + 2]
         _held(above, style, system.first)
-        pieces.panel_title(above, style, f"{system.full_name}: held on the prefill side", 1)
+        pieces.panel_title(above, style, f"{system.full_name}: held by prefill", 1)
         _first(below, style, system.first)
-        pieces.panel_title(below, style, "time to first token, by arrival", 1)
+        pieces.panel_title(below, style, "TTFT, by arrival", 1)
     grid[-1].set_xlabel("time (s)")
     return figure
 
