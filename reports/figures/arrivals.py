@@ -26,7 +26,8 @@ def paint_arrivals(sheet: Figure, style: Style, arrival_s: FloatArray, scale: fl
         len(gaps) / (arrival_s[-1] - arrival_s[0]), color=style.muted, linestyle="--", linewidth=0.67 * line
     )
     left.set(xlabel=f"time ({unit})", ylabel="requests/s", ylim=(0, None))
-    left.set_title(f"rate in slices of {palette.seconds(width)} (dashed: mean)")
+    each = palette.seconds(width)
+    left.set_title(f"rate every {each}" if style.narrow else f"rate in slices of {each} (dashed: mean)")
     left.margins(x=0)
     mean = float(gaps.mean())
     shown = np.sort(gaps[gaps > 0])
@@ -45,4 +46,4 @@ def paint_arrivals(sheet: Figure, style: Style, arrival_s: FloatArray, scale: fl
         right.set(xlabel="gap (s)", ylabel="longer gaps (%)", ylim=(0, 100))
         right.legend()
         pieces.log_axis(right, "x", float(grid[0]), float(grid[-1]))
-    right.set_title("gaps between requests")
+    right.set_title("gaps" if style.narrow else "gaps between requests")

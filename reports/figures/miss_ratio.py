@@ -84,7 +84,8 @@ def paint(misses: Misses, figure: Figure, style: Style) -> None:
     )
     axes.set(xscale="log", ylim=(bottom, 1), xlim=(sizes[0], sizes[-1]))
     axes.set(xlabel="cache, tokens", ylabel="prompt tokens missed")
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if sizes[-1] < 5000 * sizes[0] else (1,)))
+    few = style.narrow or sizes[-1] >= 5000 * sizes[0]
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1,) if few else (1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axes.yaxis.set_major_formatter(pieces.percent_of(1))
