@@ -48,7 +48,7 @@ def test_their_pages_hold_the_answer_the_figures_and_a_row_for_each(swept, sough
         assert page.count("<img ") == figures and page.count("<tr>") == rows + 1 == page.count(
             "<tr><th scope="
         )
-        assert '<th scope="col">GPUs</th>' in page and "<td>1</td>" in page, (
+        assert '<th scope="col" class="whole">GPUs</th>' in page and "<td>1</td>" in page, (
             "headings in words, whole numbers"
         )
         assert not re.search(r"(src|href)=.?https?:", page) and "<search>" not in page
@@ -65,7 +65,7 @@ def test_the_page_says_what_all_runs_have_in_common_and_tells_seeds_apart(tmp_pa
         '<p class="lead">All runs: opt-13b, a100-40gb, sharegpt, rate 2, num prompts 20, tier 1GiB.</p>'
         in page
     )
-    assert '<th scope="col">seats</th><th scope="col">seed</th>' in page
+    assert 'class="whole">seats</th><th scope="col" class="whole">seed</th>' in page
 
 
 @pytest.mark.parametrize("command", ["plot", "report"])
