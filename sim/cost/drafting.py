@@ -199,18 +199,15 @@ class Drafting(CostModel):
     def _later(self, shape: StepShape) -> StepShape:
         """Each of the draft's later passes, as a step."""
         rows, contexts = shape.decode_seqs + shape.prefill_seqs, shape.context_tokens + shape.prefill_tokens
-        later = 0, 0, 0, rows, contexts, 0, 0, 0, 0, 0, None, self._padding(rows), 0
-        return tuple.__new__(StepShape, later)
+        return StepShape(decode_seqs=rows, context_tokens=contexts, draft_tokens=self._padding(rows))
 
     def _padded(self, shape: StepShape) -> StepShape:
         """The step, padded to the graph that is replayed."""
-        tokens, pairs, prompts, seqs, context, copied, came, here, went, there, spread, drafts, passes = shape
-        padding = self._padding(tokens + seqs + drafts)
+        drafts = shape.draft_tokens
+        padding = self._padding(shape.prefill_tokens + shape.decode_seqs + drafts)
         if not padding:
             return shape
-        moved = copied, came, here, went, there
-        padded = tokens, pairs, prompts, seqs, context, *moved, spread, drafts + padding, passes
-        return tuple.__new__(StepShape, padded)
+        return tuple.__new__(StepShape, (*shape[:11], drafts + padding, shape.draft_passes))
 
     def _padding(self, tokens: int) -> int:
         """Tokens missing up to the next graph; 0 beyond the largest, as none is then replayed."""

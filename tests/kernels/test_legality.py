@@ -71,6 +71,15 @@ def of_latents_on_hopper(report):
     return re.match("sm_90 latent(?! of 16 heads)", report["variant"]) and is_attention(report)
 
 
+def most_spilled(reports):
+    """The largest stack of the kernels for latents on Hopper: in 16 bits, and in 8."""
+    stacks = {False: 0, True: 0}
+    for report in filter(of_latents_on_hopper, reports):
+        narrow = " fp8 " in report["variant"]
+        stacks[narrow] = max(stacks[narrow], report["stack"])
+    return stacks[False], stacks[True]
+
+
 def spills(report):
     return report["stack"] or widths(report, "LDL", "STL")
 
@@ -80,13 +89,15 @@ def test_nothing_is_spilled_but_by_latents_on_hopper(reports):
     spilled = where(reports, spills)
     assert all(map(of_latents_on_hopper, spilled))
     assert {report["kernel"] for report in spilled} == {"decode_kernel"}
-    assert max(report["stack"] for report in spilled) <= 688
+    wide, narrow = most_spilled(spilled)
+    assert wide <= 528 and narrow <= 688
 
 
 def test_by_triton_3_6_one_other_spills_40_bytes(older):
     """On an A100, of 8-bit keys of 256 numbers. Half the rows spill none, but read all keys twice."""
     found = where(older, spills)
-    assert max(report["stack"] for report in found if of_latents_on_hopper(report)) <= 456
+    wide, narrow = most_spilled(found)
+    assert wide <= 272 and narrow <= 456
     others = [report for report in found if not of_latents_on_hopper(report)]
     assert {report["variant"]: report["stack"] for report in others} == {"sm_80 prefill fp8 head 256": 40}
     assert sum(widths(others[0], "LDL", "STL").values()) == 20
