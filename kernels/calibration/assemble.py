@@ -11,12 +11,13 @@ from kvsim.kernels.calibration.fit import Bounds, Measured, described, error_of,
 from kvsim.kernels.calibration.form import predict_s
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
-from kvsim.kernels.calibration.points import Point, Sample, components, features, useful
+from kvsim.kernels.calibration.points import PRODUCTS, Point, Sample, components, features, useful
 from kvsim.kernels.calibration.profile import FORMAT
 from kvsim.kernels.calibration.soundness import expect_complete, faults_of
 from kvsim.kernels.calibration.timing import Datasheet, refusal
 
-PRODUCTS = ("product", "lm_head")
+IN_8_BITS = {"weight_bytes": 1, "input_bytes": 4}
+"""Bytes of a weight, and of an activation, which is read in 16 bits, written in 8 and read."""
 NO_PARTS = ("ceilings", "launch", "composed")
 OVER_CEILING = 1.1
 """How many times faster than the measured peak a product may be: libraries are fastest at other sizes."""
@@ -164,7 +165,8 @@ def constants_of(part: str, device: Device) -> dict[str, Any]:
             "key_tile": {str(head): tiling.tile for head, tiling in tilings.items()},
         }
     if part in PRODUCTS:
-        return {**PRODUCT_TILES, "multiprocessors": device.multiprocessors}
+        sizes = IN_8_BITS if part == "product_fp8" else {}
+        return {**PRODUCT_TILES, **sizes, "multiprocessors": device.multiprocessors}
     return {}
 
 
@@ -173,6 +175,8 @@ def bounds_of(part: str, sheet: Datasheet | None) -> Bounds:
     if sheet is None or part in {"to_host", "to_gpu", "all_reduce"}:
         return Bounds()
     rate = sheet.tflops * 1e12 if part in {"prefill", *PRODUCTS} else None
+    if rate and part == "product_fp8":
+        rate *= 2
     return Bounds(sheet.gb_per_s * 1e9, rate)
 
 

@@ -26,6 +26,9 @@ MOST_WEIGHTS = 5 * 2**28
 
 HELD_OUT_EVERY = 6
 
+WITH_FP8 = (8, 9)
+"""The first compute capability that computes with 8-bit floating point."""
+
 
 def points(device: Device, quick: bool) -> list[Point]:
     """All points to measure on a device, part by part.
@@ -34,10 +37,11 @@ def points(device: Device, quick: bool) -> list[Point]:
     """
     sizes = TOY if device.rehearsal else QUICK if quick else FULL
     made = [
-        *ceilings(device), *launch(), *composed(sizes),
+        *ceilings(device), *launch(), *composed(sizes, device),
         *decode(sizes, device), *latents(sizes, device), *prefill(sizes),
-        *products("product", sizes), *products("lm_head", sizes), *sampling(sizes), *elementwise(sizes),
-        *kv_write(sizes), *block_copy(sizes), *host_copies(sizes), *all_reduce(sizes, device.count),
+        *products("product", sizes), *products_in_8_bits(sizes, device), *products("lm_head", sizes),
+        *sampling(sizes), *elementwise(sizes), *kv_write(sizes), *block_copy(sizes), *host_copies(sizes),
+        *all_reduce(sizes, device.count),
     ]  # fmt: skip
     unique: dict[str, Point] = {}
     for point in made:
@@ -94,7 +98,7 @@ def decode(sizes: Sizes, device: Device) -> list[Point]:
         x = batch(programs, context, "one_long", head_dim=head_dim)
         found.append(Point("decode", x, "shape" if head_dim == sizes.head_dim else "held_out"))
     for axis, values in sizes.decode_factors.items():
-        if axis == "element_bytes" and device.capability < (8, 9):
+        if axis == "element_bytes" and device.capability < WITH_FP8:
             continue
         others = [value for value in values if value != base[axis]]
         for value, (programs, context) in product(others, sizes.decode_factor_bases):
@@ -128,7 +132,7 @@ def latents(sizes: Sizes, device: Device) -> list[Point]:
         found.append(Point("latent", batch(heads, sequences, context), "grid", MAIN, cell))
     found += [Point("latent", batch(*some), "shape") for some in sizes.latent_skewed]
     for axis, values in sizes.latent_factors.items():
-        if axis == "element_bytes" and device.capability < (8, 9):
+        if axis == "element_bytes" and device.capability < WITH_FP8:
             continue
         others = [value for value in values if value != base[axis]]
         for value, some in product(others, sizes.latent_factor_bases):
@@ -176,6 +180,11 @@ def products(part: str, sizes: Sizes) -> list[Point]:
         x = {"tokens": tokens, "inputs": inputs, "outputs": outputs}
         found.append(Point(part, x, "held_out"))
     return found
+
+
+def products_in_8_bits(sizes: Sizes, device: Device) -> list[Point]:
+    """Matrix products of a layer with weights of 8 bits, where the GPU computes with them."""
+    return products("product_fp8", sizes) if device.capability >= WITH_FP8 else []
 
 
 def _by_bytes(
@@ -245,13 +254,15 @@ def all_reduce(sizes: Sizes, count: int) -> list[Point]:
     return found
 
 
-def composed(sizes: Sizes) -> list[Point]:
+def composed(sizes: Sizes, device: Device) -> list[Point]:
     """Whole layers of several geometries with several batches, and the head after the last layer."""
     layers = [
-        {"what": "layer"} | geometry | batch for geometry, batch in product(sizes.geometries, sizes.batches)
+        {"what": "layer"} | geometry | batch
+        for geometry, batch in product(sizes.geometries, sizes.batches)
+        if geometry["weight_bytes"] == 2 or device.capability >= WITH_FP8
     ]
     heads = [
-        {"what": "head", "rows": rows, "hidden": geometry["hidden"], "vocabulary": sizes.vocabulary}
-        for geometry, rows in zip(sizes.geometries, sizes.head_rows, strict=True)
+        {"what": "head", "rows": rows, "hidden": hidden, "vocabulary": sizes.vocabulary}
+        for hidden, rows in sizes.heads
     ]
     return [Point("composed", x, "held_out") for x in (*layers, *heads)]

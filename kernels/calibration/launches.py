@@ -11,7 +11,7 @@ import torch
 
 from kvsim.kernels.calibration import layer
 from kvsim.kernels.calibration.points import BYTES, Arguments, Point, lengths_of, useful
-from kvsim.kernels.calibration.room import Room
+from kvsim.kernels.calibration.room import NARROW, Room
 from kvsim.kernels.copy import copy_blocks
 from kvsim.kernels.decode import decode_attention
 from kvsim.kernels.latent import cut_latents, latent_attention
@@ -38,12 +38,10 @@ def block_tables(room: Room, lengths: Iterable[int], block_size: int) -> tuple[t
 
 
 def pools(room: Room, blocks: int, x: Arguments) -> list[torch.Tensor]:
-    """Keys and values; 8-bit ones are converted, since reinterpreted bits could be NaN."""
+    """Keys and values."""
     shape = (blocks, x["block_size"], x["kv_heads"], x["head_dim"])
-    found = [room.cut(*shape) for _ in "kv"]
-    if x.get("element_bytes", 2) == 1:
-        return [pool.to(torch.float8_e4m3fn) for pool in found]
-    return found
+    kind = NARROW if x.get("element_bytes", 2) == 1 else None
+    return [room.cut(*shape, dtype=kind) for _ in "kv"]
 
 
 def decode(room: Room, x: Arguments) -> list[Call]:
@@ -58,15 +56,13 @@ def decode(room: Room, x: Arguments) -> list[Call]:
     query = room.normal(len(lengths), x["kv_heads"] * x["group"], x["head_dim"])
     out = torch.empty_like(query)
     count = room.launches(2 * sum(lengths) * x["kv_heads"] * x["head_dim"] * x["element_bytes"])
-    narrow = x["element_bytes"] == 1
-    buffers = [pools(room, blocks, x) for _ in range(2 if narrow else count)]
 
     def one(keys: torch.Tensor, values: torch.Tensor) -> Call:
         return lambda: decode_attention(
             query, keys, values, on_device, longest=longest, block_table=table, out=out, pieces=pieces
         )
 
-    return [one(*buffers[i % len(buffers)]) for i in range(count)]
+    return [one(*pools(room, blocks, x)) for _ in range(count)]
 
 
 def cutting(room: Room) -> list[Call]:
@@ -80,7 +76,7 @@ def cutting(room: Room) -> list[Call]:
 
 def latent(room: Room, x: Arguments) -> list[Call]:
     """Decode one token of each sequence over its blocks of latents."""
-    lengths, width, narrow = lengths_of(x), x["latent"] + x["rope"], x["element_bytes"] == 1
+    lengths, width = lengths_of(x), x["latent"] + x["rope"]
     table, blocks = block_tables(room, lengths, x["block_size"])
     on_device, longest = room.integers(lengths), max(lengths)
     pieces = cut_latents(
@@ -88,18 +84,16 @@ def latent(room: Room, x: Arguments) -> list[Call]:
     )
     query = room.normal(len(lengths), x["heads"], width)
     out = query.new_empty((*query.shape[:2], x["latent"]))
-    count = room.launches(*useful(Point("latent", x)))
-    buffers = [room.cut(blocks, x["block_size"], width) for _ in range(2 if narrow else count)]
-    if narrow:
-        buffers = [cache.to(torch.float8_e4m3fn) for cache in buffers]
+    kind = NARROW if x["element_bytes"] == 1 else None
 
-    def one(cache: torch.Tensor) -> Call:
+    def one() -> Call:
+        cache = room.cut(blocks, x["block_size"], width, dtype=kind)
         return lambda: latent_attention(
             query, cache, on_device, latent=x["latent"], scale=width**-0.5, longest=longest,
             block_table=table, out=out, pieces=pieces,
         )  # fmt: skip
 
-    return [one(buffers[i % len(buffers)]) for i in range(count)]
+    return [one() for _ in range(room.launches(*useful(Point("latent", x))))]
 
 
 def prefill(room: Room, x: Arguments) -> list[Call]:
@@ -121,15 +115,30 @@ def prefill(room: Room, x: Arguments) -> list[Call]:
     return [one() for _ in range(room.launches(moved, flops))]
 
 
-def product(room: Room, x: Arguments) -> list[Call]:
-    """Multiply activations by weights, which are laid out as in torch: [outputs, inputs]."""
+def product(room: Room, x: Arguments, part: str = "product") -> list[Call]:
+    """Multiply activations by weights."""
     activations, out = room.normal(x["tokens"], x["inputs"]), room.new(x["tokens"], x["outputs"])
+    count = room.launches(*useful(Point(part, x)))
+    return [multiplication(room, activations, out, part == "product_fp8") for _ in range(count)]
 
-    def one() -> Call:
-        weights = room.cut(x["outputs"], x["inputs"]).t()
+
+def multiplication(room: Room, activations: torch.Tensor, out: torch.Tensor, narrow: bool = False) -> Call:
+    """[tokens, inputs] times new weights into [tokens, outputs]; weights are laid out as in torch.
+
+    For `narrow` weights, of 8 bits, the activations are converted first; all scales are those of a tensor.
+    """
+    shape = out.shape[1], activations.shape[1]
+    if not narrow:
+        weights = room.cut(*shape).t()
         return lambda: torch.mm(activations, weights, out=out)
+    weights, converted = room.cut(*shape, dtype=NARROW).t(), room.new(*activations.shape, dtype=NARROW)
+    scales = [torch.tensor(scale, device=room.device) for scale in (1 / layer.SCALE, 1.0)]
 
-    return [one() for _ in range(room.launches(*useful(Point("product", x))))]
+    def run() -> None:
+        layer.quantize(activations, converted).run()
+        torch._scaled_mm(converted, weights, *scales, out_dtype=out.dtype, use_fast_accum=True, out=out)
+
+    return run
 
 
 def sample(logits: torch.Tensor) -> torch.Tensor:
@@ -256,6 +265,7 @@ PARTS: Mapping[str, Callable[[Room, Any], list[Call]]] = {
     "latent": latent,
     "prefill": prefill,
     "product": product,
+    "product_fp8": lambda room, x: product(room, x, "product_fp8"),
     "lm_head": product,
     "sampling": sampling,
     "elementwise": elementwise,

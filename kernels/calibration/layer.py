@@ -5,9 +5,10 @@
     rotary      first half * cos - second half * sin, second half * cos + first half * sin, of every query and
                 key head                                    bytes = 4 * tokens * (heads + kv_heads) * head_dim
     activation  gate / (1 + exp(-gate)) * up                bytes = 6 * tokens * intermediate
+    quantize    x * SCALE in 8 bits (e4m3), before a product with weights of 8 bits
 
 They are timed, together with torch's products and this package's attention, as the parts of a layer. They
-compute in 32 bits and store 16.
+compute in 32 bits and store 16, but for `quantize`.
 """
 
 import torch
@@ -17,7 +18,11 @@ import triton.language as tl
 from kvsim.kernels.launch import Launch, next_power_of_2
 
 STRETCH = 1024
-"""Elements of a row per program of the activation."""
+"""Elements of a row per program of the activation; of all rows, of `quantize`."""
+
+SCALE, MOST_E4M3 = 64.0, tl.constexpr(448.0)
+"""The scale of activations in 8 bits, one for a tensor, known beforehand; the largest number they can hold.
+Normal numbers, and those that are smaller by the root of the hidden size, stay clear of both ends."""
 
 
 @triton.jit
@@ -57,6 +62,16 @@ def activation_kernel(x, out, width, STRETCH: tl.constexpr):
     gate = tl.load(x + token * 2 * width + at, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(x + token * 2 * width + width + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + token * width + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def quantize_kernel(x, out, scale, size, STRETCH: tl.constexpr):
+    """Convert a range of x to 8 bits."""
+    at = tl.program_id(0).to(tl.int64) * STRETCH + tl.arange(0, STRETCH)
+    mask = at < size
+    scaled = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) * scale
+    kept = tl.minimum(tl.maximum(scaled, -MOST_E4M3), MOST_E4M3)
+    tl.store(out + at, kept.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -102,6 +117,12 @@ def activation(x: torch.Tensor, out: torch.Tensor) -> Launch:
     tokens, width = out.shape
     arguments = {"x": x, "out": out, "width": width, "STRETCH": STRETCH}
     return Launch(activation_kernel, (tokens, triton.cdiv(width, STRETCH), 1), arguments, 4, 1)
+
+
+def quantize(x: torch.Tensor, out: torch.Tensor) -> Launch:
+    """Write `out`, 8-bit numbers of x's shape; both contiguous."""
+    arguments = {"x": x, "out": out, "scale": SCALE, "size": x.numel(), "STRETCH": STRETCH}
+    return Launch(quantize_kernel, (triton.cdiv(x.numel(), STRETCH), 1, 1), arguments, 4, 1)
 
 
 def read(source: torch.Tensor, sums: torch.Tensor) -> Launch:

@@ -23,6 +23,9 @@ GRAPH_FLOPS = 2**44
 gaps hardly affect these."""
 LEAST_LONG = 4
 
+PRODUCTS = ("product", "product_fp8", "lm_head")
+"""The parts that are matrix products."""
+
 MAIN = "main"
 """The table whose cells the form is fitted to; other tables have one axis each and its name."""
 
@@ -123,7 +126,7 @@ def _features(point: Point, constants: Mapping[str, Any]) -> Features:
     attention = {"decode": _decode, "latent": _latent, "prefill": _prefill}
     if point.part in attention:
         return attention[point.part](x, constants)
-    if point.part in {"product", "lm_head"}:
+    if point.part in PRODUCTS:
         place = {name: x[name] for name in ("tokens", "inputs", "outputs")}
         return *form.product_features(constants, **place), place
     if point.part == "experts":
@@ -205,6 +208,7 @@ BYTES = {
 def useful(point: Point) -> tuple[float, float]:
     """(bytes, flops) that a launch needs at least, to detect impossibly fast measurements.
 
+    Flops with 8-bit weights count half: GPUs compute them twice as fast.
     For a composed step only weights, keys and values count: the rest may stay in the L2 cache.
     """
     x, moved, flops = point.x, 0.0, 0.0
@@ -216,8 +220,9 @@ def useful(point: Point) -> tuple[float, float]:
     elif point.part == "prefill":
         pairs = x["sequences"] * pairs_of(x["chunk"], x["prefix"])
         flops = 4 * x["kv_heads"] * x["group"] * x["head_dim"] * pairs
-    elif point.part in {"product", "lm_head"}:
-        moved, flops = 2 * x["inputs"] * x["outputs"], 2 * x["tokens"] * x["inputs"] * x["outputs"]
+    elif point.part in PRODUCTS:
+        moved = (1 if point.part == "product_fp8" else 2) * x["inputs"] * x["outputs"]
+        flops = moved * x["tokens"]
     elif point.part == "ceilings":
         moved, flops = x.get("bytes", 0), x.get("flops", 0)
     elif point.part == "composed":
@@ -231,9 +236,9 @@ def useful(point: Point) -> tuple[float, float]:
 def components(x: Arguments) -> Sequence[tuple[Point, int]]:
     """The launches of a composed step, and how often each occurs.
 
-    x: "what" is "layer" or "head". A layer has hidden, intermediate, heads, kv_heads, head_dim, block_size; a
-    decode batch of `batch` sequences as in `lengths_of`; and `sequences` chunks of `chunk` tokens after
-    `prefix`. A head has rows, hidden and vocabulary.
+    x: "what" is "layer" or "head". A layer has hidden, intermediate, heads, kv_heads, head_dim, block_size,
+    and weight_bytes, 1 or 2 (2 if absent); a decode batch of `batch` sequences as in `lengths_of`; and
+    `sequences` chunks of `chunk` tokens after `prefix`. A head has rows, hidden and vocabulary.
     """
     if x["what"] == "head":
         rows, hidden = x["rows"], x["hidden"]
@@ -247,9 +252,10 @@ def components(x: Arguments) -> Sequence[tuple[Point, int]]:
     kv = {"kv_heads": x["kv_heads"], "head_dim": head_dim, "element_bytes": 2}
     attention = kv | {"group": x["heads"] // x["kv_heads"], "block_size": x["block_size"]}
     rotated = (x["heads"] + x["kv_heads"]) * head_dim
+    part = "product_fp8" if x.get("weight_bytes") == 1 else "product"
 
     def product(inputs: int, outputs: int) -> tuple[Point, int]:
-        return Point("product", {"tokens": tokens, "inputs": inputs, "outputs": outputs}), 1
+        return Point(part, {"tokens": tokens, "inputs": inputs, "outputs": outputs}), 1
 
     found = [
         (Point("elementwise", {"op": "norm", "tokens": tokens, "width": hidden}), 2),

@@ -61,6 +61,8 @@ Parts and their axes (values are numbers, mostly whole):
     prefill      tokens (of all chunks), prefix_tokens (mean tokens cached before each), block_size,
                  group, head_dim
     product      tokens, inputs, outputs: [tokens, inputs] times weights [inputs, outputs], 16-bit
+    product_fp8  the same with weights of 8 bits (e4m3, one scale), the conversion of inputs from 16 bits
+                 included; absent from earlier profiles, and if the GPU does not compute with 8 bits
     lm_head      the same, for the output matrix: tokens is rows that need logits
     sampling     bytes: rows * vocabulary * 2
     elementwise  bytes, of one launch: norm with residual 8 * tokens * hidden;

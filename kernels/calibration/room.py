@@ -11,8 +11,13 @@ import torch
 
 from kvsim.kernels.calibration.points import launches_of
 
+NARROW = torch.float8_e4m3fn
+"""The type of 8-bit weights, keys, values and activations."""
+
 SHARE_OF_FREE_MEMORY = 0.55
 ELEMENTS_OF_A_REHEARSAL = 2**19
+SHARE_IN_8_BITS = 4
+"""One in so many of the slab's numbers exists in 8 bits too."""
 ALIGNED = 1024
 """Elements: every slice begins at a multiple of this, so that kernels are compiled once."""
 
@@ -41,6 +46,7 @@ class Room:
             elements = int(SHARE_OF_FREE_MEMORY * torch.cuda.mem_get_info()[0] / self.dtype.itemsize)
         self._slab = torch.empty(elements // ALIGNED * ALIGNED, dtype=self.dtype, device=self.device)
         self._slab.normal_(generator=self.generator)
+        self._narrow: torch.Tensor | None = None
         self._at = 0
         self._pinned: torch.Tensor | None = None
 
@@ -49,19 +55,26 @@ class Room:
         return 1 if self.rehearsal else launches_of(launch_bytes, launch_flops)
 
     def cut(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The next slice of the slab; 8-bit types and float32 reinterpret its bits.
+        """The next slice of the slab; uint8 and float32 reinterpret its bits, `NARROW` has a slab of its own.
 
         Raises MemoryError if it is larger than half the slab: two launches must not read the same data.
         """
         kind = dtype or self.dtype
-        elements = -(-prod(shape) * kind.itemsize // self.dtype.itemsize)
-        if 2 * elements > len(self._slab):
+        slab = self._slab if kind != NARROW else self._slab_in_8_bits()
+        elements = -(-prod(shape) * kind.itemsize // slab.itemsize)
+        if 2 * elements > len(slab):
             raise MemoryError(f"{prod(shape) * kind.itemsize} bytes, twice, do not fit the memory")
-        if self._at + elements > len(self._slab):
+        if self._at + elements > len(slab):
             self._at = 0
-        found = self._slab[self._at : self._at + elements]
+        found = slab[self._at : self._at + elements]
         self._at += -(-elements // ALIGNED) * ALIGNED
         return found.view(kind)[: prod(shape)].view(shape)
+
+    def _slab_in_8_bits(self) -> torch.Tensor:
+        """Converted numbers: reinterpreted bits could be NaN, and products with it draw less power."""
+        if self._narrow is None:
+            self._narrow = self._slab[: len(self._slab) // SHARE_IN_8_BITS].to(NARROW)
+        return self._narrow
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A new tensor, to be written."""

@@ -1,4 +1,4 @@
-"""The sizes in the grids: full (about 3 minutes on an H200), quick (under 1), and toys for a CPU."""
+"""The sizes in the grids: full (about 4 minutes on an H200), quick (under 1), and toys for a CPU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Sizes:
         As for decode; the bases are (query heads, sequences, mean context).
     prefill_chunks, prefill_held_out : sequence
         (sequences, chunk, prefix).
-    product, lm_head : sequence of three axes
+    product, product_fp8, lm_head : sequence of three axes
         Tokens, inputs, outputs; `_held_out`: points.
     sampling : tuple
         Rows of the grid and held out, vocabulary of the grid and held out.
@@ -43,8 +43,8 @@ class Sizes:
         elements.
     kv_write, block_copy, host_copy, all_reduce : tuple
         Values of the grid, and held out: tokens, blocks, bytes, bytes.
-    geometries, batches, head_rows, vocabulary
-        For the composed steps.
+    geometries, batches, heads, vocabulary
+        For the composed steps; heads: (hidden, rows).
     """
 
     kv_heads: int
@@ -71,6 +71,8 @@ class Sizes:
     prefill_held_out: Sequence[tuple[int, int, int]]
     product: tuple[Numbers, Numbers, Numbers]
     product_held_out: Sequence[tuple[int, int, int]]
+    product_fp8: tuple[Numbers, Numbers, Numbers]
+    product_fp8_held_out: Sequence[tuple[int, int, int]]
     lm_head: tuple[Numbers, Numbers, Numbers]
     lm_head_held_out: Sequence[tuple[int, int, int]]
     sampling: tuple[Numbers, Numbers, int, int]
@@ -84,14 +86,16 @@ class Sizes:
     all_reduce: tuple[Numbers, Numbers]
     geometries: Sequence[Mapping[str, int]]
     batches: Sequence[Mapping[str, int | str]]
-    head_rows: Numbers
+    heads: Sequence[tuple[int, int]]
     vocabulary: int
 
 
-def _geometry(hidden: int, intermediate: int, heads: int, kv_heads: int, head_dim: int) -> Mapping[str, int]:
+def _geometry(
+    hidden: int, intermediate: int, heads: int, kv_heads: int, head_dim: int, *, weight_bytes: int = 2
+) -> Mapping[str, int]:
     return {
         "hidden": hidden, "intermediate": intermediate, "heads": heads, "kv_heads": kv_heads,
-        "head_dim": head_dim, "block_size": 16,
+        "head_dim": head_dim, "block_size": 16, "weight_bytes": weight_bytes,
     }  # fmt: skip
 
 
@@ -159,6 +163,16 @@ FULL = Sizes(
         (200, 2048, 16_384), (6, 4096, 28_672), (8, 7168, 8192), (90, 8192, 14_336), (450, 4096, 28_672),
         (6000, 5120, 13_824), (40, 20_480, 5120), (300, 5120, 20_480), (1000, 8192, 57_344),
     ),
+    product_fp8=(
+        (1, 16, 64, 65, 128, 129, 256, 512, 1024, 2048, 8192, 16_384),
+        (1024, 4096, 8192, 28_672),
+        (1024, 5120, 12_288, 57_344),
+    ),
+    product_fp8_held_out=(
+        (24, 4096, 6144), (96, 5120, 13_824), (192, 8192, 10_240), (384, 14_336, 4096), (768, 5120, 13_824),
+        (1536, 8192, 10_240), (3072, 4096, 6144), (6, 4096, 28_672), (90, 8192, 14_336), (300, 5120, 20_480),
+        (1000, 8192, 57_344), (40, 2048, 2560),
+    ),
     lm_head=(
         (1, 16, 64, 65, 128, 129, 256, 512, 1024),
         (512, 2048, 5120, 12_288),
@@ -181,12 +195,13 @@ FULL = Sizes(
         _geometry(4096, 14_336, 32, 8, 128),
         _geometry(8192, 7168, 16, 2, 128),  # a 70B model on four GPUs
         _geometry(2048, 8192, 32, 8, 64),
+        _geometry(8192, 14_336, 32, 4, 128, weight_bytes=1),  # a 70B model in 8 bits on two
     ),
     batches=(
         _batch(8, 3000, "lognormal"), _batch(64, 2000, "lognormal"), _batch(200, 700, "bimodal"),
         _batch(40, 1000, "lognormal", (1, 470, 1000)), _batch(0, 0, "even", (2, 900, 0)),
     ),
-    head_rows=(64, 200, 8),
+    heads=((4096, 64), (8192, 200), (2048, 8)),
     vocabulary=128_256,
 )  # fmt: skip
 
@@ -215,6 +230,8 @@ QUICK = Sizes(
     prefill_held_out=((6, 300, 700),),
     product=((1, 64, 256, 1024, 8192), (256, 4096, 49_152), (512, 8192, 65_536)),
     product_held_out=((24, 4096, 6144), (192, 14_336, 4096), (768, 5120, 13_824), (3072, 4096, 6144)),
+    product_fp8=((1, 64, 256, 1024, 8192), (1024, 28_672), (1024, 57_344)),
+    product_fp8_held_out=((24, 4096, 6144), (768, 5120, 13_824)),
     lm_head=((1, 64, 256, 1024), (512, 12_288), (4000, 262_208)),
     lm_head_held_out=((200, 4096, 128_256),),
     sampling=((1, 64, 2048), (32,), 131_072, 152_064),
@@ -231,7 +248,7 @@ QUICK = Sizes(
         _batch(64, 2000, "lognormal"), _batch(200, 700, "bimodal"),
         _batch(40, 1000, "lognormal", (1, 470, 1000)),
     ),
-    head_rows=(64,),
+    heads=((8192, 64),),
     vocabulary=128_256,
 )  # fmt: skip
 
@@ -260,6 +277,8 @@ TOY = Sizes(
     prefill_held_out=((1, 16, 16),),
     product=((1, 16, 17), (32, 64), (32, 64)),
     product_held_out=((8, 48, 48),),
+    product_fp8=((1, 16), (32, 64), (32, 64)),
+    product_fp8_held_out=((8, 48, 48),),
     lm_head=((1, 8), (32, 64), (128, 256)),
     lm_head_held_out=((4, 48, 192),),
     sampling=((1, 8), (4,), 128, 192),
@@ -273,6 +292,6 @@ TOY = Sizes(
     all_reduce=((2**10, 2**12), (2**11,)),
     geometries=(_geometry(64, 96, 4, 2, 32),),
     batches=(_batch(2, 30, "lognormal"), _batch(1, 20, "even", (1, 12, 8))),
-    head_rows=(2,),
+    heads=((64, 2),),
     vocabulary=256,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from kvsim.kernels.calibration import layer
-from kvsim.kernels.calibration.launches import Call, block_tables, pools, sample
+from kvsim.kernels.calibration.launches import Call, block_tables, multiplication, pools, sample
 from kvsim.kernels.calibration.points import Arguments, Point, lengths_of, useful
 from kvsim.kernels.calibration.room import Room
 from kvsim.kernels.decode import decode_attention
@@ -87,11 +87,15 @@ def new_slots(table: torch.Tensor, lengths: list[int], new: list[int], block_siz
 
 
 def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
-    hidden, width, heads, kv_heads = x["hidden"], x["intermediate"], x["heads"], x["kv_heads"]
+    hidden, heads, kv_heads = x["hidden"], x["heads"], x["kv_heads"]
     head_dim, tokens = x["head_dim"], len(batch.hidden)
-    columns = (heads + 2 * kv_heads) * head_dim
-    sizes = [(columns, hidden), (hidden, heads * head_dim), (2 * width, hidden), (hidden, width)]
-    to_qkv, to_hidden, to_gates, to_end = (room.cut(*size).t() for size in sizes)
+    ends = [
+        (batch.normed, batch.qkv), (batch.attended.view(tokens, -1), batch.hidden),
+        (batch.normed, batch.gates), (batch.activated, batch.hidden),
+    ]  # fmt: skip
+    to_qkv, to_hidden, to_gates, to_end = (
+        multiplication(room, *each, narrow=x["weight_bytes"] == 1) for each in ends
+    )
     gain, value = _gain(room, hidden), room.cut(tokens, kv_heads, head_dim)
     keys, values = pools(room, batch.blocks, x)
     # The kernels take contiguous tensors: the rotated heads of all tokens are viewed as queries, then keys.
@@ -109,7 +113,7 @@ def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
 
     def run() -> None:
         layer.norm(batch.hidden, batch.residual, gain, batch.normed).run()
-        torch.mm(batch.normed, to_qkv, out=batch.qkv)
+        to_qkv()
         layer.rotary(batch.qkv, batch.rotated, *batch.turned).run()
         write_kv(key, value, keys, values, batch.slots)
         if decoding:
@@ -122,11 +126,11 @@ def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
                 query[decoding:], keys, values, batch.lengths[decoding:], batch.first_queries,
                 most_queries=x["chunk"], block_table=batch.table[decoding:], out=batch.attended[decoding:],
             )  # fmt: skip
-        torch.mm(batch.attended.view(tokens, -1), to_hidden, out=batch.hidden)
+        to_hidden()
         layer.norm(batch.hidden, batch.residual, gain, batch.normed).run()
-        torch.mm(batch.normed, to_gates, out=batch.gates)
+        to_gates()
         layer.activation(batch.gates, batch.activated).run()
-        torch.mm(batch.activated, to_end, out=batch.hidden)
+        to_end()
 
     return run
 

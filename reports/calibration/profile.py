@@ -27,6 +27,7 @@ PARTS = {
     "latent": "decode over latents",
     "prefill": "prefill attention",
     "product": "matrix products",
+    "product_fp8": "products in 8 bits",
     "lm_head": "output matrix",
     "sampling": "sampling",
     "elementwise": "norm, rotary, gate",

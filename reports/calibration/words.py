@@ -6,7 +6,7 @@ from typing import Any
 from kvsim.reports.palette import figures
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-_RATES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_RATES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def duration(seconds: float) -> str:
@@ -61,5 +61,6 @@ def layer(x: Mapping[str, Any]) -> str:
     if "rows" in x:
         return f"output of {x['vocabulary']:,} words from {x['hidden']:,}"
     if "heads" in x:
-        return f"layer {x['hidden']:,} wide, {x['heads']}/{x['kv_heads']} heads of {x['head_dim']}"
+        narrow = ", 8 bits" if x.get("weight_bytes") == 1 else ""
+        return f"layer {x['hidden']:,} wide, {x['heads']}/{x['kv_heads']} heads of {x['head_dim']}{narrow}"
     return ""

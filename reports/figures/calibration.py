@@ -32,6 +32,7 @@ ALONG = {
     "latent": "context_tokens",
     "prefill": "tokens",
     "product": "tokens",
+    "product_fp8": "tokens",
     "lm_head": "tokens",
 }
 """The x axis of these parts; all others have bytes."""
@@ -42,6 +43,7 @@ APART = {
     "latent": "sequences x query heads",
     "prefill": "tokens before",
     "product": "weights",
+    "product_fp8": "weights",
     "lm_head": "weights",
 }
 ACROSS = 3

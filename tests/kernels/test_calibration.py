@@ -39,7 +39,7 @@ from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.overview import held_by_others
 from kvsim.kernels.calibration.plan import Plan, plan
 from kvsim.kernels.calibration.points import SENTINEL, Point, Sample, components
-from kvsim.kernels.calibration.room import Room
+from kvsim.kernels.calibration.room import NARROW, Room
 from kvsim.kernels.calibration.soundness import exit_code_of
 from kvsim.sim import __version__ as kvsim_version
 
@@ -556,8 +556,8 @@ def test_rehearsal_from_end_to_end(tmp_path):
     profile = json.loads(out.read_text(encoding="utf-8"))
     assert (profile["kind"], profile["gpu"], profile["device"]["name"]) == ("rehearsal", None, "CPU")
     assert set(profile["parts"]) == {
-        "decode", "latent", "prefill", "product", "lm_head", "sampling", "elementwise", "kv_write",
-        "block_copy", "to_host", "to_gpu",
+        "decode", "latent", "prefill", "product", "product_fp8", "lm_head", "sampling", "elementwise",
+        "kv_write", "block_copy", "to_host", "to_gpu",
     }  # fmt: skip
     assert profile["refused"] == []
     assert len(profile["composed"]["points"]) == 3
@@ -592,18 +592,17 @@ def test_every_launch_has_other_keys(room, monkeypatch):
 
 @pytest.mark.parametrize("element_bytes", [1, 2])
 def test_every_launch_over_latents_has_others_and_is_shared_out_once(room, monkeypatch, element_bytes):
-    """8-bit ones are made, so that two take turns."""
     seen = []
     monkeypatch.setattr(room, "launches", lambda *_: 4)
     monkeypatch.setattr(
         launches, "latent_attention",
         lambda query, cache, *_, pieces, **__: seen.append((cache.data_ptr(), cache.dtype.itemsize, pieces)),
     )  # fmt: skip
-    x = {"batch": 3, "context": 300, "heads": 4, "latent": 32, "rope": 16, "block_size": 16}
+    x = {"batch": 3, "context": 200, "heads": 4, "latent": 32, "rope": 16, "block_size": 16}
     for call in launches.latent(room, x | {"element_bytes": element_bytes}):
         call()
     addresses, sizes, pieces = (set(column) for column in zip(*seen, strict=True))
-    assert (len(addresses), sizes, len(pieces)) == (2 if element_bytes == 1 else 4, {element_bytes}, 1)
+    assert (len(addresses), sizes, len(pieces)) == (4, {element_bytes}, 1)
 
 
 def test_contexts_are_shared_out_again_and_again_in_one_memory(room, monkeypatch):
@@ -715,6 +714,36 @@ def test_rotary_embedding():
     there = x.cpu().double()[:, : heads * head_dim].view(tokens, heads, 2, -1)
     turned = torch.complex(there[:, :, 0], there[:, :, 1]) * torch.exp(1j * angle.double())[:, None]
     assert relative_error(out, torch.cat([turned.real, turned.imag], -1)) < 5e-4
+
+
+def in_8_bits(*shape):
+    """Numbers that 8 bits hold exactly once they are scaled: the interpreter rounds others wrongly."""
+    drawn = random(torch.Generator().manual_seed(0), *shape).float()
+    return ((drawn * layer.SCALE).to(NARROW).float() / layer.SCALE).to(Room(INTERPRETED).dtype).to(DEVICE)
+
+
+@pytest.mark.parametrize("shape", [(3, 80), (17, 1024)])
+def test_conversion_to_8_bits_scales_and_clamps(shape):
+    x, out = in_8_bits(*shape), torch.zeros(shape, device=DEVICE).to(NARROW)
+    x[0, :2] = torch.tensor([1e3, -1e3])
+    layer.quantize(x, out).run()
+    assert out.float().tolist() == (x.float() * layer.SCALE).clamp(-448, 448).tolist()
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_products_multiply_by_weights_of_their_own(room, narrow, monkeypatch):
+    """In 8 bits as well: the scales come off again, and no weight is NaN."""
+    weights, ours = [], room.cut
+    monkeypatch.setattr(
+        room, "cut", lambda *shape, **kind: weights.append(ours(*shape, **kind)) or weights[-1]
+    )
+    x, out = in_8_bits(5, 64), room.new(5, 48)
+    for _ in "ab":
+        launches.multiplication(room, x, out, narrow)()
+        exact = x.cpu().double() @ weights[-1].float().cpu().double().t()
+        assert relative_error(out, exact) < 5e-3
+    assert weights[0].data_ptr() != weights[1].data_ptr()
+    assert {each.dtype for each in weights} == {NARROW if narrow else room.dtype}
 
 
 def test_gated_activation():
