@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.content import TextBuilder, Texts
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.serving.facts import TIMES
 from kvsim.sim.workload import Int64Column, Samples
 from kvsim.workloads.lengths import MOST_SAMPLES, Lengths
@@ -57,7 +58,15 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
     KvsimError
         A file that cannot be read, or a field that is missing or out of range.
     """
-    rows, arrival_s, notes = _in_order_of_arrival(read_own(path, columns))
+    try:
+        return _loaded(path, read_own(path, columns, quick=True))
+    except KvsimError:
+        return _loaded(path, read_own(path, columns))
+
+
+def _loaded(path: str, read: Rows) -> Lengths:
+    """The requests of a file's rows."""
+    rows, arrival_s, notes = _in_order_of_arrival(read)
     what = _what(rows)
     prompt_tokens = _prompt_tokens(rows, what)
     first, longest, samples = _answers(rows)

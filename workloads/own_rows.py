@@ -24,13 +24,15 @@ NAMES = ("session", "client")
 LISTS = ("segments", "prompt_token_ids", "drafts")
 
 
-def read_own(path: str, columns: str | None = None) -> Rows:
+def read_own(path: str, columns: str | None = None, quick: bool = False) -> Rows:
     """Read a file; columns have kvsim's names, arrivals are in seconds.
 
     Parameters
     ----------
     columns : str or None
         The file's field names, as in `prompt_tokens=isl,arrival_ms=ts`.
+    quick : bool
+        As in rows.py.
 
     Raises
     ------
@@ -38,7 +40,7 @@ def read_own(path: str, columns: str | None = None) -> Rows:
         A file that cannot be read, names that cannot be resolved, or in CSV a cell that is not a number.
     """
     chosen = parse_columns(columns) if columns is not None else {}
-    rows = read_rows(path, lambda name: column_of(name, chosen) is not None)
+    rows = read_rows(path, lambda name: column_of(name, chosen) is not None, quick)
     where = f"trace {path}" + (", line 1" if rows.texts else "")
     found = named(where, rows.places, chosen)
     said: list[str] = []

@@ -8,10 +8,12 @@ fields only the names are kept.
 """
 
 import io
+import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from json import JSONDecodeError, JSONDecoder
+from types import ModuleType
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 PARQUET_MAGIC = b"PAR1"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+MOST_QUICK_BYTES = 1 << 30
+"""Larger files are read line by line, in less memory."""
+EXACT_INTEGERS = 2.0**53
 LONGEST_NAMES = 1 << 16
 """Bytes read to detect whether the first line is a row of names."""
 
@@ -85,8 +90,18 @@ class Rows:
         return replace(self, columns=columns, numbers=[self.numbers[row] for row in order])
 
 
-def read_rows(path: str, wanted: Wanted) -> Rows:
+def read_rows(path: str, wanted: Wanted, quick: bool = False) -> Rows:
     """Read the wanted fields of a file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    wanted : callable
+        Whether to read a field of that name.
+    quick : bool
+        Read JSON lines by pyarrow where it finds the same values. Errors do not have their lines then, and
+        may quote 3 as 3.0: read once more without it for the message.
 
     Raises
     ------
@@ -101,7 +116,8 @@ def read_rows(path: str, wanted: Wanted) -> Rows:
             elif delimiter_of(head.removeprefix(BYTE_ORDER_MARK).decode(errors="replace").lstrip()):
                 rows = _read_csv(path, wanted)
             else:
-                rows = _read_json_lines(path, file, wanted)
+                rows = _read_quickly(path, file, wanted) if quick else None
+                rows = rows or _read_json_lines(path, file, wanted)
     except OSError as error:
         raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
     if not len(rows):
@@ -126,6 +142,49 @@ def _read_json_lines(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows
             values.append(row.get(name))
         numbers.append(number)
     return Rows(path, columns, "line", numbers, places)
+
+
+def _read_quickly(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows | None:
+    """The same for ASCII lines of numbers, texts and lists of integers; None where it might differ.
+
+    Pyarrow takes NaN and infinity, which are not JSON. It differs in strings that look like dates, integers that a float would round, and lines that are blank,
+    or hold several objects or none.
+    """
+    import pyarrow as pa
+    from pyarrow import json, types
+
+    if os.fstat(file.fileno()).st_size > MOST_QUICK_BYTES:
+        return None
+    content = file.read()
+    file.seek(0)
+    if not content.isascii() or b"NaN" in content or b"Inf" in content:
+        return None
+    try:
+        reading = json.ReadOptions(use_threads=False, block_size=len(content) + 1)
+        table = json.read_json(pa.BufferReader(content), reading)
+    except pa.ArrowException:
+        return None
+    lines = content.count(b"\n") + (not content.endswith(b"\n"))
+    objects = content.startswith(b"{") + content.count(b"\n{")
+    there = [name for name in table.column_names if wanted(name)]
+    if not (table.num_rows == lines == objects and all(_is_exact(table[name], types) for name in there)):
+        return None
+    columns = {name: [value for part in table[name].chunks for value in _plain(part)] for name in there}
+    places = dict.fromkeys(table.column_names, f"trace {path}")
+    return Rows(path, columns, "line", range(1, lines + 1), places)
+
+
+def _is_exact(values: "pa.ChunkedArray", types: ModuleType) -> bool:
+    """Whether pyarrow's values are those of JSON."""
+    kind = values.type
+    if types.is_floating(kind):
+        from pyarrow import compute
+
+        most = compute.max(compute.abs(values)).as_py()
+        return most is None or most < EXACT_INTEGERS
+    if types.is_list(kind):
+        return bool(types.is_integer(kind.value_type))
+    return bool(types.is_integer(kind) or types.is_string(kind) or types.is_null(kind))
 
 
 def json_objects(path: str, file: IO[bytes], decoder: JSONDecoder) -> Iterator[tuple[int, dict[str, object]]]:

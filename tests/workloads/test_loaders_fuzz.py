@@ -4,6 +4,7 @@
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.workloads import build
 from kvsim.workloads.delimited import _cell_by_cell, _well_formed
 from kvsim.workloads.formats import FORMATS, load_file, recognised
+from kvsim.workloads.rows import read_rows
 
 pytestmark = pytest.mark.slow
 
@@ -189,3 +191,36 @@ def test_random_values_in_tables(name, column, values):
     except (pa.ArrowException, UnicodeEncodeError, OverflowError):
         return
     loads_or_complains(content)
+
+
+LIKE_DATES = st.sampled_from(["2026-11-27", "12:00:00", "2026-11-27 12:00:00", "1", "", "a"])
+NUMBERS = st.integers(-3, 3) | st.floats(-3, 3, allow_nan=False) | st.integers(2**53, 2**80)
+GIVEN = st.sampled_from([True, True, True, False])
+ALIKE = st.sampled_from([st.integers(-9, 9), NUMBERS, LIKE_DATES, st.lists(NUMBERS, max_size=2), VALUES])
+
+
+@careful(400)
+@given(st.data())
+def test_the_quick_pass_over_json_lines_finds_what_the_slow_one_does(tmp_path, data):
+    """Columns of one kind, with gaps, sometimes broken by a piece of something else."""
+    names = data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=4))
+    kinds = [(name, data.draw(ALIKE)) for name in names]
+    rows = [
+        "{"
+        + ", ".join(f'"{name}": {json.dumps(data.draw(kind))}' for name, kind in kinds if data.draw(GIVEN))
+        + "}"
+        for _ in range(data.draw(st.integers(1, 4)))
+    ]
+    text = data.draw(st.sampled_from(["\n", "\n", "\r\n", "\n\n", ""])).join(rows).encode()
+    at = data.draw(st.integers(0, len(text)))
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(text[:at] + data.draw(st.just(b"") | st.just(b"") | PIECES) + text[at:])
+    quick = slow = None
+    with suppress(KvsimError):
+        slow = read_rows(str(path), lambda name: name != "c")
+    with suppress(KvsimError):
+        quick = read_rows(str(path), lambda name: name != "c", quick=True)
+    assert (quick is None) == (slow is None)
+    if quick and slow:
+        assert (quick.columns, list(quick.numbers)) == (slow.columns, list(slow.numbers))
+        assert list(quick.places) == list(slow.places)
