@@ -3,10 +3,11 @@
     settings, seed --> saturated once, for a start --> short runs, load after load --> about there
                    --> long runs from there on, with a fresh seed, up or down       --> row
 
-Every load of a search is tried with the same seed, so with the same requests and the same gaps between them.
-Among short runs the luckiest passes, so their answer is too high near saturation. Runs that are long for the
-queue, with requests that did not take part in that selection, confirm it or step down. A trace with its own
-arrival times is sped up instead, and judged as a whole: there is nothing to confirm.
+Every load of a search is tried with the same seed, so with the same requests and the same gaps between them,
+and at least as many as the loads before it needed. Among short runs the luckiest passes, so their answer is
+too high near saturation. Runs that are long for the queue, with requests that did not take part in that
+selection, confirm it or step down. A trace with its own arrival times is sped up instead, and judged as a
+whole: there is nothing to confirm.
 """
 
 import time
@@ -138,12 +139,15 @@ def _search(
     factor: float = FACTOR,
     long: bool = False,
 ) -> Found:
-    whole = load.option == "clients"
+    whole, requests = load.option == "clients", settings["num_prompts"]
     first, least, most = bounds
 
     def attempt(at: float) -> Tried:
-        asked = {**settings, load.option: int(at) if whole else at}
-        return tried(asked, seed, goals, at, load, long=long)
+        nonlocal requests
+        asked = {**settings, "num_prompts": requests, load.option: int(at) if whole else at}
+        found = tried(asked, seed, goals, at, load, long=long)
+        requests = max(requests, found.about["requests"])
+        return found
 
     return search(
         attempt, start or first, factor=factor, least=least, most=most, tolerance=tolerance, whole=whole
