@@ -79,7 +79,7 @@ def left_out(planned: Plan) -> dict[str, str]:
     if not device.rehearsal:
         for why, other in (
             ("would not fit the memory", replace(device, memory_bytes=BOUNDLESS_BYTES)),
-            ("need a newer GPU (8-bit keys: compute capability 8.9)", replace(device, capability=NEWEST)),
+            ("need a newer GPU (8 bits: compute capability 8.9)", replace(device, capability=NEWEST)),
         ):
             more = [point.part for point in points(other, planned.quick) if point.key not in here]
             for part in dict.fromkeys(more):

@@ -313,7 +313,7 @@ def test_smaller_and_older_gpus_leave_out_what_they_cannot_do(gpu, sim):
         r"decode attention, (\d+) points that would not fit the memory, (\d+) points that need", flat(err)
     )
     assert int(found[1]) > 5 and int(found[2]) > 0
-    assert "8-bit keys: compute capability 8.9" in flat(err)
+    assert "8 bits: compute capability 8.9" in flat(err)
 
 
 @pytest.mark.parametrize(
