@@ -147,8 +147,8 @@ def _read_json_lines(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows
 def _read_quickly(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows | None:
     """The same for ASCII lines of numbers, texts and lists of integers; None where it might differ.
 
-    Pyarrow takes NaN and infinity, which are not JSON. It differs in strings that look like dates, integers that a float would round, and lines that are blank,
-    or hold several objects or none.
+    Pyarrow takes NaN and infinity, which are not JSON. It differs in strings that look like dates, integers
+    that a float would round, and lines that are blank, or hold several objects or none.
     """
     import pyarrow as pa
     from pyarrow import json, types

@@ -101,7 +101,7 @@ class SglangCached(Allocator):
 
     def layout(self) -> Layout:
         tables = (Table(seq, 0, self._rows[seq].pages) for seq in sorted(self._rows))
-        cached = (page for node in self.tree.nodes() if not node.locks for page in node.pages)
+        cached = (page for node in self.tree.nodes() if node.locks == node.copies for page in node.pages)
         return layout_of_tables(range(1, self.pool.pages + 1), self.page_size, tables, cached)
 
     # -- placing ------------------------------------------------------------------------------

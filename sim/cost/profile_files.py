@@ -1,6 +1,6 @@
 """Measured profiles as files, and which of them a run uses.
 
-    calibrated   by `sim calibrate`, on the user's own GPU; one of an H200 ships
+    calibrated   by `sim calibrate`, on the user's own GPU; those of an H200 and an H100 ship
     elsewhere    by others, from public tables of kernel times (benchmarks/elsewhere); these ship
     rehearsal    not measured: made without a GPU
 

@@ -128,3 +128,17 @@ def test_what_the_recordings_meet():
     assert sum(name == "load" and asked[0] > 0 for name, asked, *_ in calls) == 75
     assert len(calls) == 9_975
     assert sum(name == "fetched" and asked[0] > 0 for name, asked, *_ in calls) > 100
+
+
+def test_no_page_that_is_taken_is_drawn_as_free():
+    """Also while only a copy to the host holds it."""
+    only_copied = 0
+    for config in RECORDED[::7]:
+        replay = Replay(config)
+        allocator = replay.allocator
+        for name, asked, *_ in config["ops"]:
+            getattr(replay, name)(*asked)
+            drawn = sum(each.size for each in allocator.regions() if each.owners or each.cached)
+            assert drawn == allocator.capacity_slots - allocator.pool.available
+            only_copied += replay.tree.pinned > 0
+    assert only_copied > 50
