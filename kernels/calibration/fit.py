@@ -27,6 +27,8 @@ STARTS = (1.0, 0.3, 3.0)
 AT_ONCE = (2, 3, 4)
 """Decode attention programs that a multiprocessor may run at once, limited by registers."""
 
+TOKEN_TILES = (16, 32, 64, 128)
+"""Rows that a library's products advance by: it chooses among kernels of several tiles."""
 LEAST_WAVE = (0, 0.25, 0.5)
 """Minimum share of a wave that a product with few tiles takes, if a library also splits its inputs."""
 
@@ -132,7 +134,11 @@ def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
     if "tile_tokens" in constants and "shares" not in constants:
         return [dict(constants) | {"at_once": each * constants["multiprocessors"]} for each in AT_ONCE]
     if "output_tile" in constants:
-        return [dict(constants) | {"least_wave": each} for each in LEAST_WAVE]
+        tiles = [constants["token_tile"]] if "token_tile" in constants else TOKEN_TILES
+        return [
+            dict(constants) | {"token_tile": tile, "least_wave": each}
+            for tile, each in product(tiles, LEAST_WAVE)
+        ]
     return [dict(constants)]
 
 
