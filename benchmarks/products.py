@@ -5,8 +5,8 @@
 The tables are reference data beside the checkout: the products of a layer on A100 and H100 (microsoft/vidur).
 The calibration's form is fitted to 13 token counts of each table's four products, the ratio is interpolated
 between them, and the error is measured at all other token counts. Counting just whole tiles of 128 rows is
-compared with counting waves (kernels/calibration/form.py), and with tiles of the rows that the fit chooses, as
-a calibration does.
+compared with counting waves (kernels/calibration/form.py), and with tiles of as many rows as the fit chooses,
+which a calibration has.
 """
 
 import argparse
