@@ -25,9 +25,9 @@ PREFILL_WAVES = 0.5
 """Share of the idle time in the last wave that prompts take. This value has the smallest error against list
 scheduling of their programs, which differ in length (tests/support/synthetic_gpu.py); an H200 agrees."""
 PRODUCT_TILES = {"output_tile": 128, "whole_waves": 0.4}
-"""How libraries tile a product, which is undocumented; the fit chooses the rows of a tile. Among columns of 64,
-128 and 256 and shares of 0 to 1, these have about the smallest error over 13 token counts in public tables of
-H100 and A100 (benchmarks/products.py)."""
+"""How libraries tile a product, which is undocumented; the fit chooses the rows of a tile. Among columns of
+64, 128 and 256 and shares of 0 to 1, these have about the smallest error over 13 token counts in public
+tables of H100 and A100 (benchmarks/products.py)."""
 
 
 def installed_version() -> str:

@@ -218,7 +218,7 @@ def _interval(row: Row, unit: str) -> str:
     if row[unit] is None:
         return "none"
     low, high = row[f"{unit}_low"], row[f"{unit}_high"]
-    if row["rough"] or row["at_least"]:
+    if row["rough"] or row["at_least"] or row["seeds"] == 1:
         return f"{'~' * row['rough']}{'>= ' * row['at_least']}{figures(row[unit])}"
     return with_spread(figures, Interval(row[unit], low, high, fixed=low == high))
 
