@@ -127,8 +127,8 @@ class SmallPages(Blocks):
     def __init__(
         self, arena: LargePages, kind: int, caching: bool, used_by: list[int], kept_by: list[int]
     ) -> None:
-        self._arena, self._kind, self._each = arena, kind, arena.each[kind]
-        super().__init__(arena.count * arena.each[kind], caching, used_by, kept_by)
+        self._arena, self._kind, self._each = arena, kind, arena.kinds[kind].each
+        super().__init__(arena.count * self._each, caching, used_by, kept_by)
 
     def page(self, block: int) -> Small:
         """The small page of a block."""
@@ -207,7 +207,7 @@ class LargePageMemory(Memory):
 
     def fits(self, needed: Sequence[int]) -> bool:
         """Whether this many pages would fit, each kind in large pages of its own."""
-        large = (-(-count // each) for count, each in zip(needed, self.arena.each, strict=True))
+        large = (-(-count // kind.each) for count, kind in zip(needed, self.arena.kinds, strict=True))
         return sum(large) <= self.arena.count
 
     def tick(self) -> None:
@@ -227,4 +227,4 @@ class LargePageMemory(Memory):
         return (self.arena.count - self.arena.free) * self.arena.large_bytes
 
     def begun_by(self, group: int) -> int:
-        return self.arena.begun_by[group] * self.arena.large_bytes
+        return self.arena.kinds[group].begun * self.arena.large_bytes
