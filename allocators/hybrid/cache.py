@@ -23,7 +23,8 @@ from kvsim.allocators.hybrid.memory import Memory, OnePool
 from kvsim.allocators.hybrid.pool import NULL, Blocks
 from kvsim.allocators.hybrid.specs import GroupSpec, alike, most_blocks
 from kvsim.allocators.hybrid.states import StateTables, aligned_piece
-from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, Text, WindowTables
+from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, WindowTables
+from kvsim.allocators.hybrid.text import Text
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ A slot is the smallest unit that divides the tokens of all groups:
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from math import lcm
 
-from kvsim.allocators.arena import equal_regions
+from kvsim.allocators.arena import Layout, layout_of_tables
 from kvsim.allocators.base import Allocator, Region
 from kvsim.allocators.hybrid.grouped import Grouped
 from kvsim.allocators.hybrid.memory import OnePool
+from kvsim.allocators.hybrid.regions import tables_of
 from kvsim.allocators.hybrid.specs import specs
 from kvsim.allocators.hybrid.uncached import Uncached
 from kvsim.allocators.options import Hybrid as Layers
@@ -74,13 +76,9 @@ class Hybrid(Grouped):
         return tuple(self.pool.queue())
 
     def regions(self) -> Iterator[Region]:
-        owners: list[tuple[int, ...]] = [()] * self.pool.blocks
-        firsts, per_token, cached = [0] * len(owners), [1] * len(owners), [False] * len(owners)
-        layers = [""] * len(owners)
-        for (_, page), (seqs, first, slots, name) in self.owned_pages().items():
-            owners[page - 1], firsts[page - 1], per_token[page - 1] = tuple(seqs), first, slots
-            layers[page - 1] = name
-        for page in self.pool.cached_pages():
-            cached[page - 1] = True
-        columns = owners, firsts
-        return equal_regions(self.page_slots, *columns, cached=cached, per_token=per_token, layers=layers)
+        return self.layout().regions()
+
+    def layout(self) -> Layout:
+        pages = range(1, self.pool.blocks + 1)
+        tables = chain(*[tables_of(group, self.cache, at) for at, group in enumerate(self.groups)])
+        return layout_of_tables(pages, self.page_slots, tables, self.pool.cached_pages())

@@ -83,14 +83,9 @@ class OfKinds(Grouped):
         memory = self._memory_of(capacity_slots, layers, page_sizes(layers), caching)
         super().__init__(layers, memory, caching, max_model_len)
 
-    @staticmethod
-    def _memory_of(capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
+    @classmethod
+    def _memory_of(cls, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
         raise NotImplementedError
-
-    def _recount(self) -> None:
-        super()._recount()
-        if self.idles:
-            self.idle_slots = self.memory.begun_slots - self.used_slots - self.cached_slots
 
 
 class Jenga(OfKinds):
@@ -103,26 +98,20 @@ class Jenga(OfKinds):
 
     idles = True
     of_one_kind = OneKindOfLargePages
+    packs: ClassVar[bool] = False
+    """Whether requests share large pages before they start new ones."""
 
-    @staticmethod
-    def _memory_of(capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
-        return LargePageMemory(capacity_slots, sizes, caching)
+    @classmethod
+    def _memory_of(cls, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
+        return LargePageMemory(capacity_slots, sizes, caching, cls.packs)
 
 
-class JengaPacked(OfKinds):
+class JengaPacked(Jenga):
     """Like `Jenga`, but requests share large pages before they start new ones."""
 
     idea = "as jenga; requests share large pages before they begin new ones"
-    wastes = Jenga.wastes
     used_by = "nobody: to compare with jenga"
-    source = Jenga.source
-
-    idles = True
-    of_one_kind = OneKindOfLargePages
-
-    @staticmethod
-    def _memory_of(capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
-        return LargePageMemory(capacity_slots, sizes, caching, packs=True)
+    packs = True
 
 
 class Split(OfKinds):
@@ -133,8 +122,8 @@ class Split(OfKinds):
     used_by = "SGLang (its dual pools)"
     source = "SGLang, server_args.py: swa_full_tokens_ratio and others"
 
-    @staticmethod
-    def _memory_of(capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
+    @classmethod
+    def _memory_of(cls, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
         counts = shares(capacity_slots, layers, sizes)
         if min(counts) < 1:
             raise ValueError(
@@ -146,7 +135,7 @@ class Split(OfKinds):
     def external_slots(self, need: int) -> int:
         """Free slots while one of several pools lacks room for the request at the head of the queue."""
         tokens = need // self.slots_per_token if self.slots_per_token else 0
-        if not tokens or len(self._pools) == 1 or self.can_admit(tokens, tokens):
+        if not tokens or len(self.groups) == 1 or self.can_admit(tokens, tokens):
             return 0
         return self.free_slots - self.cached_slots
 

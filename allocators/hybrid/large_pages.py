@@ -30,7 +30,6 @@ Counters of large and small pages:
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import lcm
 
@@ -42,24 +41,52 @@ MOST_TIMES = 4096
 """A large page holds at most this many of the largest small pages: coprime sizes would make it huge."""
 
 
-@dataclass(frozen=True)
-class ByteLedger:
-    """The bytes of the arena by use; they sum to the capacity.
+class Kind:
+    """The small pages of one kind.
 
-    held : in pages of requests; cached : in pages kept for their text; idle : in free small pages of large
-    pages in use; free : in free large pages; remainder : at the end, less than a large page.
+    Attributes
+    ----------
+    number, each : int
+        Its place in `LargePages.kinds`; small pages in a large one.
+    begun : int
+        Large pages in use.
+    partly : int
+        Small pages, free or cached, in large pages that also hold something.
+    planned : int
+        Small pages that the next calls of `take` will ask for.
+    open, open_of : dict
+        Large pages that hold something and have a free small page, oldest first: all, and by the request that
+        began them.
+    old : list
+        A heap of cached small pages: last use, large page, index. Some are stale.
     """
 
-    held: int
-    cached: int
-    idle: int
-    free: int
-    remainder: int
+    __slots__ = ("begun", "each", "number", "old", "open", "open_of", "partly", "planned")
 
-    @property
-    def capacity(self) -> int:
-        """All bytes."""
-        return self.held + self.cached + self.idle + self.free + self.remainder
+    def __init__(self, number: int, each: int) -> None:
+        self.number, self.each = number, each
+        self.begun = self.partly = self.planned = 0
+        self.open: dict[int, None] = {}
+        self.open_of: dict[int, dict[int, None]] = {}
+        self.old: list[tuple[tuple[int, int], int, int]] = []
+
+    def large_for(self, wanted: int, partly: int) -> int:
+        """Large pages to begin for `wanted` small ones, if `partly` are free or cached in others."""
+        return -(-max(0, wanted - partly) // self.each)
+
+    def opened(self, large: int, owner: int) -> None:
+        """A large page that holds something now has a free small page."""
+        self.open_of.setdefault(owner, {})[large] = None
+        self.open[large] = None
+
+    def closed(self, large: int, owner: int) -> None:
+        """It no longer has one, or no longer holds anything."""
+        self.open.pop(large, None)
+        of_owner = self.open_of.get(owner)
+        if of_owner is not None:
+            of_owner.pop(large, None)
+            if not of_owner:
+                del self.open_of[owner]
 
 
 class Large:
@@ -67,8 +94,8 @@ class Large:
 
     __slots__ = ("cached", "held", "idle", "kind", "owner", "since", "states", "used")
 
-    def __init__(self, kind: int, owner: int, count: int) -> None:
-        self.kind, self.owner = kind, owner
+    def __init__(self, kind: Kind, owner: int) -> None:
+        self.kind, self.owner, count = kind, owner, kind.each
         self.held = self.cached = 0
         self.since = 0  # times that `held` left or reached 0: heap entries with another number are stale
         self.idle = list(range(count - 1, -1, -1))
@@ -92,18 +119,14 @@ class LargePages:
 
     Attributes
     ----------
-    count, each : int, list of int
-        Large pages, and small pages of each kind in one.
+    kinds : list of Kind
+        The small pages of each kind.
+    count : int
+        Large pages.
     free : int
         Large pages that are not in use.
     whole : int
         Large pages with cached and free small pages only: they can be evicted.
-    partly : list of int
-        Small pages of each kind, free or cached, in large pages that also hold something.
-    begun_by : list of int
-        Large pages of each kind in use.
-    evicted : int
-        Cached small pages that were evicted.
     """
 
     def __init__(
@@ -115,26 +138,19 @@ class LargePages:
     ) -> None:
         if not page_bytes or any(each < 1 for each in page_bytes):
             raise ValueError(f"page_bytes must be at least 1 each, got {list(page_bytes)}")
-        self.page_bytes, self.large_bytes = list(page_bytes), lcm(*page_bytes)
+        self.large_bytes = lcm(*page_bytes)
         if self.large_bytes > MOST_TIMES * max(page_bytes):
             raise ValueError(
                 f"page_bytes must have a common multiple of at most {MOST_TIMES} times the largest, got "
-                f"{self.page_bytes}: {self.large_bytes}"
+                f"{list(page_bytes)}: {self.large_bytes}"
             )
-        self.capacity_bytes = capacity_bytes
         self.count = capacity_bytes // self.large_bytes
-        self.each = [self.large_bytes // size for size in self.page_bytes]
-        self.whole = self.evicted = 0
-        self.partly, self.begun_by = [0] * len(self.each), [0] * len(self.each)
-        self.holding, self.kept = [0] * len(self.each), [0] * len(self.each)
+        self.kinds = [Kind(number, self.large_bytes // size) for number, size in enumerate(page_bytes)]
+        self.whole = 0
         self._on_evict, self._packs = on_evict, packs
-        self._planned = [0] * len(self.each)
         self._free = list(range(self.count - 1, -1, -1))
         self._pages: dict[int, Large] = {}
-        self._begun: dict[tuple[int, int], dict[int, None]] = {}  # by (kind, owner): those in use with room
-        self._open: list[dict[int, None]] = [{} for _ in self.each]  # by kind: the same
         self._oldest: list[tuple[tuple[int, int], int, int]] = []  # whole pages: last use, page, since
-        self._old: list[list[tuple[tuple[int, int], int, int]]] = [[] for _ in self.each]  # cached, by kind
         self._clock = 0
 
     @property
@@ -146,39 +162,29 @@ class LargePages:
 
     def room(self, wanted: Sequence[int], hits: Sequence[Sequence[Small]]) -> bool:
         """Whether there is room for `wanted` small pages of each kind, besides cached ones that are hit."""
-        free, partly = self.free + self.whole, list(self.partly)
-        for kind, pages in enumerate(hits):
-            for large, count in Counter(large for large, _ in pages).items():
+        free, needed = self.free + self.whole, 0
+        for kind, count, pages in zip(self.kinds, wanted, hits, strict=True):
+            partly = kind.partly
+            for large, found in Counter(large for large, _ in pages).items():
                 if self._pages[large].held:
-                    partly[kind] -= count
+                    partly -= found
                 else:
                     free -= 1
-                    partly[kind] += self.each[kind] - count
-        return sum(self._large_for(wanted, partly)) <= free
+                    partly += kind.each - found
+            needed += kind.large_for(count, partly)
+        return needed <= free
 
     def plan(self, wanted: Sequence[int]) -> None:
         """Announce the next calls of `take`: `wanted` small pages of each kind, for which there is room."""
-        self._planned = list(wanted)
+        for kind, count in zip(self.kinds, wanted, strict=True):
+            kind.planned = count
 
-    def _large_for(self, wanted: Sequence[int], partly: Sequence[int]) -> list[int]:
-        """Large pages that each kind must begin to get `wanted` small ones."""
-        return [
-            -(-max(0, count - there) // each)
-            for count, there, each in zip(wanted, partly, self.each, strict=True)
-        ]
-
-    def _may_begin(self, kind: int) -> bool:
+    def _may_begin(self, kind: Kind) -> bool:
         """Whether one more large page can be begun without taking those that other kinds of the plan need."""
-        needed = self._large_for(self._planned, self.partly)
-        return needed[kind] > 0 or sum(needed) < self.free + self.whole
-
-    def ledger(self) -> ByteLedger:
-        """Count every byte of the arena by use."""
-        held = sum(count * size for count, size in zip(self.holding, self.page_bytes, strict=True))
-        cached = sum(count * size for count, size in zip(self.kept, self.page_bytes, strict=True))
-        free = self.free * self.large_bytes
-        idle = self.count * self.large_bytes - held - cached - free
-        return ByteLedger(held, cached, idle, free, self.capacity_bytes - self.count * self.large_bytes)
+        if kind.planned > kind.partly:
+            return True
+        needed = sum([each.large_for(each.planned, each.partly) for each in self.kinds])
+        return needed < self.free + self.whole
 
     def begun(self) -> list[int]:
         """The large pages in use, by address."""
@@ -188,17 +194,18 @@ class LargePages:
 
     def take(self, kind: int, request: int) -> Small | None:
         """Allocate a small page, evicting if necessary; None if there is none."""
-        found = self._of_request(kind, request)
+        wanted = self.kinds[kind]
+        found = self._of_request(wanted, request)
         if found is None and self._packs:
-            found = self._of_others(kind)
-        if found is None and self._may_begin(kind):
-            found = self._begin(kind, request)
+            found = self._of_others(wanted)
+        if found is None and self._may_begin(wanted):
+            found = self._begin(wanted, request)
         if found is None:
-            found = self._of_others(kind)
+            found = self._of_others(wanted)
         if found is None:
-            found = self._evict_small(kind)
+            found = self._evict_small(wanted)
         if found is not None:
-            self._planned[kind] = max(0, self._planned[kind] - 1)
+            wanted.planned = max(0, wanted.planned - 1)
         return found
 
     def use(self, page: Small, prefix: int = 0) -> None:
@@ -219,19 +226,17 @@ class LargePages:
         in_use.states[place] = CACHED if keep else IDLE
         in_use.held -= 1
         in_use.cached += keep
-        self.holding[kind] -= 1
-        self.kept[kind] += keep
         if keep:
-            heappush(self._old[kind], (in_use.used[place], large, place))
+            heappush(kind.old, (in_use.used[place], large, place))
         else:
             in_use.idle.append(place)
         if in_use.held:
-            self.partly[kind] += 1
+            kind.partly += 1
             if not keep:
-                self._opened(large, in_use)
+                kind.opened(large, in_use.owner)
             return
-        self.partly[kind] -= self.each[kind] - 1
-        self._closed(large, in_use)
+        kind.partly -= kind.each - 1
+        kind.closed(large, in_use.owner)
         if in_use.cached:
             self.whole += 1
             in_use.since += 1
@@ -247,44 +252,41 @@ class LargePages:
             return False
         kind = in_use.kind
         if in_use.held:
-            self.partly[kind] -= 1
+            kind.partly -= 1
         else:
             self.whole -= 1
             in_use.since += 1
-            self.partly[kind] += self.each[kind] - 1
+            kind.partly += kind.each - 1
         in_use.states[place] = HELD
         in_use.held += 1
         in_use.cached -= 1
-        self.kept[kind] -= 1
-        self.holding[kind] += 1
         if in_use.idle:
-            self._opened(large, in_use)
+            kind.opened(large, in_use.owner)
         return True
 
     # -- where a page comes from ---------------------------------------------------------------------
 
-    def _of_request(self, kind: int, request: int) -> Small | None:
-        begun = self._begun.get((kind, request))
+    def _of_request(self, kind: Kind, request: int) -> Small | None:
+        begun = kind.open_of.get(request)
         return self._hold(next(iter(begun))) if begun else None
 
-    def _of_others(self, kind: int) -> Small | None:
-        some = self._open[kind]
-        return self._hold(next(iter(some))) if some else None
+    def _of_others(self, kind: Kind) -> Small | None:
+        return self._hold(next(iter(kind.open))) if kind.open else None
 
-    def _begin(self, kind: int, request: int) -> Small | None:
+    def _begin(self, kind: Kind, request: int) -> Small | None:
         """The first small page of a large one that is free, or holds only cached and free small pages."""
         if not self._free:
             self._evict_whole()
         if not self._free:
             return None
         large = self._free.pop()
-        self._pages[large] = Large(kind, request, self.each[kind])
-        self.partly[kind] += self.each[kind]
-        self.begun_by[kind] += 1
+        self._pages[large] = Large(kind, request)
+        kind.partly += kind.each
+        kind.begun += 1
         return self._hold(large)
 
     def _evict_whole(self) -> None:
-        """Evict the least recently used large page in which nothing is held; False if there is none."""
+        """Evict the least recently used large page in which nothing is held, if there is one."""
         while self._oldest:
             _, large, since = heappop(self._oldest)
             in_use = self._pages.get(large)
@@ -297,13 +299,13 @@ class LargePages:
             self._retire(large)
             return
 
-    def _evict_small(self, kind: int) -> Small | None:
+    def _evict_small(self, kind: Kind) -> Small | None:
         """Evict the least recently used cached small page in a large page where something is held."""
         later, found = [], None
-        while self._old[kind] and found is None:
-            used, large, place = entry = heappop(self._old[kind])
+        while kind.old and found is None:
+            used, large, place = entry = heappop(kind.old)
             in_use = self._pages.get(large)
-            if in_use is None or in_use.kind != kind or in_use.states[place] != CACHED:
+            if in_use is None or in_use.kind is not kind or in_use.states[place] != CACHED:
                 continue
             if in_use.used[place] != used:
                 continue
@@ -313,11 +315,10 @@ class LargePages:
             self._give_up(in_use, (large, place))
             in_use.states[place] = HELD
             in_use.held += 1
-            self.holding[kind] += 1
-            self.partly[kind] -= 1
+            kind.partly -= 1
             found = large, place
         for entry in later:
-            heappush(self._old[kind], entry)
+            heappush(kind.old, entry)
         return found
 
     # -- changing ------------------------------------------------------------------------------------
@@ -325,42 +326,24 @@ class LargePages:
     def _hold(self, large: int) -> Small:
         """The next free small page of a large one."""
         in_use = self._pages[large]
-        place = in_use.idle.pop()
+        kind, place = in_use.kind, in_use.idle.pop()
         in_use.states[place] = HELD
         in_use.held += 1
-        self.holding[in_use.kind] += 1
-        self.partly[in_use.kind] -= 1
+        kind.partly -= 1
         if in_use.idle:
-            self._opened(large, in_use)
+            kind.opened(large, in_use.owner)
         else:
-            self._closed(large, in_use)
+            kind.closed(large, in_use.owner)
         return large, place
 
     def _give_up(self, in_use: Large, page: Small) -> None:
         """Forget a cached page's text."""
         in_use.states[page[1]] = IDLE
         in_use.cached -= 1
-        self.kept[in_use.kind] -= 1
-        self.evicted += 1
         if self._on_evict is not None:
-            self._on_evict(in_use.kind, page)
-
-    def _opened(self, large: int, in_use: Large) -> None:
-        """A large page that holds something now has a free small page."""
-        self._begun.setdefault((in_use.kind, in_use.owner), {})[large] = None
-        self._open[in_use.kind][large] = None
-
-    def _closed(self, large: int, in_use: Large) -> None:
-        """It no longer has one, or no longer holds anything."""
-        self._open[in_use.kind].pop(large, None)
-        place = in_use.kind, in_use.owner
-        begun = self._begun.get(place)
-        if begun is not None:
-            begun.pop(large, None)
-            if not begun:
-                del self._begun[place]
+            self._on_evict(in_use.kind.number, page)
 
     def _retire(self, large: int) -> None:
         """Free a large page without small pages in use."""
-        self.begun_by[self._pages.pop(large).kind] -= 1
+        self._pages.pop(large).kind.begun -= 1
         self._free.append(large)

@@ -7,6 +7,7 @@ large pages   | f f f | w w w w w | f f . |  each cut into small pages of one gr
 
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import mul
 
 from kvsim.allocators.hybrid.large_pages import LargePages, Small
 from kvsim.allocators.hybrid.pool import BlockPool, Blocks
@@ -23,13 +24,21 @@ class Memory:
         Slots per page of each group.
     slots : int
         Slots of all pages together.
-    used_by, kept_by : list of int
-        Pages of each group in use, and cached.
+    used_by, kept_by, idle_by : list of int
+        Pages of each group in use, cached, and empty in parts of the arena that no other group can use.
     """
 
     def __init__(self, pools: Sequence[Blocks], sizes: Sequence[int], slots: int) -> None:
         self.pools, self.sizes, self.slots = list(pools), list(sizes), slots
         self.used_by, self.kept_by = pools[0].used_by, pools[0].kept_by
+
+    def slots_of(self, pages: Sequence[int]) -> int:
+        """The slots of so many pages of each group."""
+        return sum(map(mul, pages, self.sizes))
+
+    @property
+    def idle_by(self) -> Sequence[int]:
+        return [0] * len(self.pools)
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
         """Whether each group can get this many blocks, including the free ones that it hits.
@@ -64,15 +73,6 @@ class Memory:
         """(first slot, slots) of parts reserved for one group, by address; their empty slots are idle."""
         return ()
 
-    @property
-    def begun_slots(self) -> int:
-        """Slots of these parts."""
-        return 0
-
-    def begun_by(self, group: int) -> int:
-        """Slots of these parts, for one group."""
-        return 0
-
 
 class OnePool(Memory):
     """All groups allocate from one pool."""
@@ -80,6 +80,9 @@ class OnePool(Memory):
     def __init__(self, groups: int, blocks: int, caching: bool, page_slots: int = 1) -> None:
         self.pool = BlockPool(blocks, caching, [0] * groups, [0] * groups)
         super().__init__([self.pool] * groups, [page_slots] * groups, blocks * page_slots)
+
+    def slots_of(self, pages: Sequence[int]) -> int:
+        return sum(pages) * self.sizes[0]
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
         """Whether the pool has as many free blocks as all groups need together."""
@@ -127,8 +130,8 @@ class SmallPages(Blocks):
     def __init__(
         self, arena: LargePages, kind: int, caching: bool, used_by: list[int], kept_by: list[int]
     ) -> None:
-        self._arena, self._kind, self._each = arena, kind, arena.each[kind]
-        super().__init__(arena.count * arena.each[kind], caching, used_by, kept_by)
+        self._arena, self._kind, self._each = arena, kind, arena.kinds[kind].each
+        super().__init__(arena.count * self._each, caching, used_by, kept_by)
 
     def page(self, block: int) -> Small:
         """The small page of a block."""
@@ -207,7 +210,7 @@ class LargePageMemory(Memory):
 
     def fits(self, needed: Sequence[int]) -> bool:
         """Whether this many pages would fit, each kind in large pages of its own."""
-        large = (-(-count // each) for count, each in zip(needed, self.arena.each, strict=True))
+        large = (-(-count // kind.each) for count, kind in zip(needed, self.arena.kinds, strict=True))
         return sum(large) <= self.arena.count
 
     def tick(self) -> None:
@@ -223,8 +226,6 @@ class LargePageMemory(Memory):
         return [(large * size, size) for large in self.arena.begun()]
 
     @property
-    def begun_slots(self) -> int:
-        return (self.arena.count - self.arena.free) * self.arena.large_bytes
-
-    def begun_by(self, group: int) -> int:
-        return self.arena.begun_by[group] * self.arena.large_bytes
+    def idle_by(self) -> Sequence[int]:
+        pages = zip(self.arena.kinds, self.used_by, self.kept_by, strict=True)
+        return [kind.begun * kind.each - used - kept for kind, used, kept in pages]

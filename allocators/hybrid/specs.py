@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvsim.allocators.options import Hybrid as Layers
+from kvsim.allocators.options import layers_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,11 @@ class GroupSpec:
     block_size: int
     reach: int | None = None
     checkpoint_grid: int | None = None
+
+    @property
+    def layers(self) -> str:
+        """The name of its layers."""
+        return layers_named(self.kind, self.reach)
 
     def __post_init__(self) -> None:
         if self.kind not in ("full", "window", "chunk", "state"):

@@ -20,7 +20,8 @@ the longest sequence.
 from collections.abc import Hashable, Sequence
 
 from kvsim.allocators.hybrid.pool import NULL, Blocks, Key
-from kvsim.allocators.hybrid.tables import GroupTables, Text
+from kvsim.allocators.hybrid.tables import GroupTables
+from kvsim.allocators.hybrid.text import Text
 
 
 def last_boundary(tokens: int, block_size: int) -> int:

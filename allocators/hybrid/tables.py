@@ -15,31 +15,9 @@ more: also one place per `retention` tokens.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 
 from kvsim.allocators.hybrid.pool import NULL, Blocks
-
-
-@dataclass
-class Text:
-    """What the cache knows about a sequence.
-
-    Attributes
-    ----------
-    sequence : int
-    prompt_tokens, tokens : int
-        Tokens of its prompt, and tokens known so far.
-    keys : sequence
-        One key per hash block for the text up to its end; equal keys mean equal texts.
-    junction : int
-        Where the text diverges from one whose windows and states were not kept there; 0 if unknown.
-    """
-
-    sequence: int
-    prompt_tokens: int
-    tokens: int
-    keys: Sequence[Hashable] = field(default_factory=list)
-    junction: int = 0
+from kvsim.allocators.hybrid.text import Text
 
 
 class GroupTables:

@@ -1,23 +1,56 @@
 """Jenga's large pages and a fixed split: who gets which page, what is idle, and that bytes add up."""
 
 import random
+from typing import NamedTuple
 
 import pytest
 
-from kvsim.allocators.hybrid.large_pages import LargePages
+from kvsim.allocators.hybrid.large_pages import CACHED, HELD, IDLE, LargePages
 from kvsim.allocators.hybrid.memory import SplitPools
+
+
+class Ledger(NamedTuple):
+    """The bytes of an arena by use, counted page by page."""
+
+    held: int
+    cached: int
+    idle: int
+    free: int
+
+    @classmethod
+    def of(cls, arena):
+        counts = [
+            sum(
+                large.states.count(state) * arena.large_bytes // large.kind.each
+                for large in arena._pages.values()
+            )
+            for state in (HELD, CACHED, IDLE)
+        ]
+        return cls(*counts, arena.free * arena.large_bytes)
+
+
+def assert_counts_are_those_of_the_pages(arena):
+    whole, partly, begun = 0, [0] * len(arena.kinds), [0] * len(arena.kinds)
+    for large in arena._pages.values():
+        held = large.states.count(HELD)
+        assert (large.held, large.cached) == (held, large.states.count(CACHED))
+        begun[large.kind.number] += 1
+        whole += not held
+        partly[large.kind.number] += large.kind.each - held if held else 0
+    assert arena.whole == whole
+    assert [(kind.partly, kind.begun) for kind in arena.kinds] == list(zip(partly, begun, strict=True))
 
 
 def test_each_kinds_page_divides_the_large_page_and_nothing_is_padded():
     arena = LargePages(1000, [4, 6])
     assert (arena.large_bytes, arena.count) == (12, 83)
-    assert arena.ledger().remainder == 1000 - 83 * 12
+    assert [kind.each for kind in arena.kinds] == [3, 2]
 
 
 def test_a_request_fills_the_large_pages_that_it_has_begun_and_another_begins_its_own():
     arena = LargePages(36, [4, 6])
     assert [arena.take(0, request) for request in (1, 1, 2, 1, 2)] == [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)]
-    ledger = arena.ledger()
+    ledger = Ledger.of(arena)
     assert (ledger.held, ledger.idle, ledger.free) == (20, 4, 12)
 
 
@@ -32,15 +65,17 @@ def test_with_no_large_page_free_a_small_one_of_another_request_is_taken_and_no_
 
 
 def test_the_large_page_used_longest_ago_is_evicted_whole_before_any_small_one():
-    arena = LargePages(24, [4, 6])
+    evicted = []
+    arena = LargePages(24, [4, 6], lambda *page: evicted.append(page))
     old, new = ([arena.take(0, request) for _ in range(3)] for request in (1, 2))
     for page in (*old, *new):
         arena.tick()
         arena.use(page)
         arena.release(page, keep=True)
-    assert arena.ledger().cached == 24
+    assert Ledger.of(arena).cached == 24
     assert arena.take(1, 3) == (0, 0)
-    assert (arena.evicted, arena.ledger().cached, arena.ledger().idle) == (3, 12, 6)
+    assert evicted == [(0, page) for page in old]
+    assert Ledger.of(arena) == (6, 12, 6, 0)
     assert [arena.hit(page) for page in (old[0], new[0])] == [False, True]
 
 
@@ -81,13 +116,12 @@ def test_bytes_add_up_to_the_capacity_whatever_is_asked():
                 assert kind in (0, 1, 2)
         elif held:
             arena.release(held.pop(rng.randrange(len(held))), keep=rng.random() < 0.5)
-        ledger = arena.ledger()
-        assert ledger.capacity == 5_003
-        assert min(ledger.held, ledger.cached, ledger.idle, ledger.free, ledger.remainder) >= 0
-        assert len(set(held)) == len(held)
+        assert sum(Ledger.of(arena)) == 10 * 480 == arena.count * arena.large_bytes
+        assert_counts_are_those_of_the_pages(arena)
+        assert sum(large.held for large in arena._pages.values()) == len(held) == len(set(held))
     for page in held:
         arena.release(page)
-    assert arena.ledger().held == 0
+    assert Ledger.of(arena).held == 0
 
 
 def test_a_request_of_two_kinds_fits_wherever_some_order_makes_it_fit():
@@ -123,7 +157,7 @@ def test_a_picture_beside_little_text_fills_its_large_pages():
     pages = [
         arena.take(kind, 1) for kind, count in ((0, -(-43 // 16)), (1, -(-6193 // 16))) for _ in range(count)
     ]
-    ledger = arena.ledger()
+    ledger = Ledger.of(arena)
     begun = 200 - ledger.free // arena.large_bytes
     assert (begun, len([page for page in pages if page]), ledger.idle) == (100, 391, 0)
     empty = 1 - (43 * 32 + 6193 * 8) / ledger.held

@@ -108,7 +108,8 @@ class FromTheArena(Observer):
             if region.owners:
                 used[region.layers] += region.size
                 filled[region.layers] += region.size if region.layers == "states" else region.filled(lengths)
-        sizes = getattr(allocator, "sizes", [allocator.block_slots] * len(self.groups))
+        grouped = isinstance(allocator, Grouped)
+        sizes = allocator.memory.sizes if grouped else [allocator.block_slots] * len(self.groups)
         for seq, request in self.server.running.items():
             tables = zip(self.groups, sizes, allocator.block_tables(seq), strict=True)
             for group, size, table in tables:
