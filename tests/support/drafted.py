@@ -4,11 +4,38 @@
     scheduled   1 + S tokens of the budget, trimmed to the rest; room for the lookahead behind them
     kept        the accepted ones, and one more; no more than are missing
 
-That is vLLM's synchronous scheduler (`../shared/goldens/spec/README.md`, rules 1 to 9 and 12 to 14, without a
-prefix cache). The accepted drafts are queried event by event.
+That is vLLM's synchronous scheduler (`../shared/goldens/spec/README.md`, rules 1 to 9 and 11 to 14). The
+accepted drafts are queried event by event.
 """
 
+from typing import NamedTuple
+
 from kvsim.reference import Continuous
+
+
+class DraftRules(NamedTuple):
+    """What differs between methods: rules 1, 4, 5, 11 and 16 of the recordings."""
+
+    most: int  # K
+    lookahead: int = 0  # LA
+    kept_back: int = 0  # PL
+    hash_lookahead: int = 0  # HL
+    slots: int = 0
+    drops_last: bool = False
+    to_the_end: bool = False
+
+    @classmethod
+    def of(cls, said, caches):
+        """The rules of a `speculative_config`."""
+        most, method = said["num_speculative_tokens"], said["method"]
+        if method == "ngram":
+            return cls(most, to_the_end=True)
+        if method == "draft_model":
+            return cls(most, lookahead=most, slots=1)
+        kept_back = most if said.get("num_nextn_predict_layers", 1) > 1 else 1
+        keeps, drops = said.get("disable_eagle_block_drop"), said.get("disable_lookahead_block_hashes")
+        hashed = kept_back if caches and not keeps and not drops else 0
+        return cls(most, most, kept_back, hashed, drops_last=bool(drops and not keeps))
 
 
 class Speculative(Continuous):
@@ -16,16 +43,22 @@ class Speculative(Continuous):
 
     Parameters
     ----------
+    memory : CachedPages
     rules : DraftRules
     events : callable
         (request, event) -> (drafts proposed behind it, drafts accepted in it).
+    texts : list of tuple
+        The tokens of each request and its answer. What a request has alone begins with ("own", its index).
     longest : int
         Length of the longest sequence in tokens.
+    watermark : int
+        Blocks that an admission leaves free, unless nothing runs.
     """
 
-    def __init__(self, requests, memory, cost, *, rules, events, longest, **more):
+    def __init__(self, requests, memory, cost, *, rules, events, texts, longest, watermark, **more):
         super().__init__(requests, memory, cost, **more)
-        self.rules, self.events, self.longest = rules, events, longest
+        self.rules, self.events, self.texts, self.longest = rules, events, texts, longest
+        self.watermark, self.hit_tokens = watermark, 0
         self.drafts = dict.fromkeys(requests, 0)  # currently held
         self.valid = dict.fromkeys(requests, 0)  # proposed behind the event before
         self.event = dict.fromkeys(requests, 0)
@@ -53,7 +86,7 @@ class Speculative(Continuous):
             if request not in self.running:
                 break
             drafts = min(self.drafts[request], max(tokens - missing, 0))
-            self.chunked |= not request.decoding and request.computed < request.prompt  # it computed a piece
+            self.chunked |= not request.decoding  # it computed a piece
             self.compute(work, request, tokens, drafts)
         for request in [each for each in work if each not in self.running]:  # preempted after its turn
             del work[request], self.verified[request]
@@ -72,6 +105,7 @@ class Speculative(Continuous):
         self.left[0] -= tokens
         self.left[1] -= tokens + self.rules.slots
         self.drafts[request] = 0
+        self.memory.fill(request.seq, request.computed + tokens, self.text(request))
         missing = request.known - request.computed
         if tokens - drafts < missing:  # a piece of a prompt
             work[request] = tokens
@@ -93,31 +127,43 @@ class Speculative(Continuous):
             return self.rules.most
         return max(min(self.rules.most, self.longest - request.known - kept), 0)
 
+    def text(self, request):
+        """Its known tokens."""
+        return self.texts[request.index][: request.known]
+
     def admit(self, work, budget):
         """First come, first served, whole; a request with one token left is padded with empty drafts."""
-        ran = bool(work)
+        ran, passed_over = bool(work), []
         while self.waiting and len(self.running) < self.seats:
             request, most = self.waiting[0], min(self.left[0], self.left[1] - self.rules.slots)
             if most <= 0:
-                return
-            missing = tokens = request.known
-            padded = missing == 1 and ran and not self.chunked and self.rules.most + 2 <= self.longest
+                break
+            hits = self.memory.hit(self.text(request))
+            there = len(hits) * self.memory.size
+            missing = tokens = request.known - there
+            padded = missing == 1 and (ran or there > 0) and not self.chunked
+            padded = padded and there + self.rules.most + 2 <= self.longest
             tokens += self.rules.most if padded else 0
             if tokens > most and padded:
-                return
+                break
             tokens = min(tokens, most)
             tokens = tokens if padded else self.kept_back(missing, tokens)
-            assert tokens > 0, "no request of these tests is passed over"
-            room = min(tokens + self.rules.lookahead, self.longest)
-            if not self.memory.can_admit(request.known, 0) or not self.memory.admit(self.entered, room, 0):
-                return
-            request.seq = self.entered
+            if not tokens:
+                passed_over.append(self.waiting.popleft())
+                continue
+            room = min(there + tokens + self.rules.lookahead, self.longest)
+            spare = self.watermark if self.running else 0
+            if not all(self.memory.fits(each, hits, spare) for each in (request.known, room)):
+                break
+            self.memory.enter(self.entered, room, hits)
+            request.seq, request.computed = self.entered, there
+            self.hit_tokens += there
             self.entered += 1
-            self.entered_slots += self.memory.slots_needed(room, 0)
             if request.first_step < 0:
                 request.first_step = self.steps
             self.running.append(self.waiting.popleft())
             self.compute(work, request, tokens, tokens - missing if padded else 0, padded)
+        self.waiting.extendleft(reversed(passed_over))
 
     def preempt(self, request):
         """As in the base class; its drafts are dropped."""
@@ -136,3 +182,11 @@ class Speculative(Continuous):
         """As in the base class; a request without a token in this step gets none."""
         if request in self.verified:
             super().commit(request, now_ps)
+            if not request.done:
+                self.memory.fill(request.seq, request.computed, self.text(request))
+
+    def leave(self, request):
+        """As in the base class; nobody else has the end of its text."""
+        self.memory.fill(request.seq, request.computed, self.text(request))
+        super().leave(request)
+        self.memory.forget(("own", request.index))
