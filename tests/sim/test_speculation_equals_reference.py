@@ -18,10 +18,10 @@ from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import Workload
 
-LONGEST, BLOCK = 181, 16
+BLOCK = 16
 
 
-def speculating(said, caches, late, watermark, seats, budget):
+def speculating(said, longest, caches, late, watermark, seats, budget):
     config = engine_config(
         scheduler="vllm-v1@0.33.0",
         max_num_seqs=seats,
@@ -30,7 +30,7 @@ def speculating(said, caches, late, watermark, seats, budget):
         enable_prefix_caching=caches,
         options={"speculative_config": json.dumps(said), "watermark": watermark},
     )
-    return VllmV1(config, LONGEST)
+    return VllmV1(config, longest)
 
 
 def run_engine(work, blocks, server, max_span):
@@ -38,12 +38,13 @@ def run_engine(work, blocks, server, max_span):
     scheduler.follow(work)
     memory = Paged(blocks * BLOCK, BLOCK, scheduler.order, cache=scheduler.cache)
     options = {"max_span": max_span, "timeline_rows": 16, "check": max_span == 1}
-    server = scheduler.new_server(memory, reservation("max", LONGEST))
-    return engine_of(work, server, scheduler, Uneven(), LONGEST, **options).run()
+    longest = scheduler.limits.longest
+    made = scheduler.new_server(memory, reservation("max", longest))
+    return engine_of(work, made, scheduler, Uneven(), longest, **options).run()
 
 
-def run_reference(work, blocks, said, caches, late, watermark, seats, budget):
-    scheduler = speculating(said, caches, late, watermark, seats, budget)
+def run_reference(work, blocks, said, longest, caches, late, watermark, seats, budget):
+    scheduler = speculating(said, longest, caches, late, watermark, seats, budget)
     scheduler.follow(work)
     requests, rules = requests_of(work), DraftRules.of(said, caches)
     for request in requests:
@@ -57,7 +58,7 @@ def run_reference(work, blocks, said, caches, late, watermark, seats, budget):
         late=late,
         events=scheduler.acceptance.event,
         texts=[text_of(request, work.content[request.index]) for request in requests],
-        longest=LONGEST,
+        longest=longest,
         watermark=int(watermark * (blocks + 1)),
         seats=seats,
         budget=budget,
@@ -86,12 +87,15 @@ def drawn_method(rng, method):
     return said
 
 
-def drawn_work(rng, caches):
+def drawn_work(rng, longest, caches):
     """Up to 14 requests; some come up to the longest sequence, some begin as others do."""
     rows = []
     for _ in range(rng.randint(1, 14)):
-        prompt = rng.choice([rng.randint(1, 100), BLOCK * rng.randint(0, 11) + 1])
-        output = min(rng.choice([rng.randint(1, 90), rng.randint(1, 9), LONGEST]), LONGEST - prompt)
+        prompt = min(
+            rng.choice([rng.randint(1, 100), BLOCK * rng.choice([0, 1, 3, 3, 6, 11]) + 1]), longest - 1
+        )
+        output = rng.choice([rng.randint(1, 90), rng.randint(1, 9), BLOCK * 4 - prompt % BLOCK, longest])
+        output = min(output, longest - prompt)
         rows.append((rng.randint(0, 60) * 10**9, prompt, output))
     columns = [np.array(column, dtype=np.int64) for column in zip(*sorted(rows), strict=True)]
     content = [drawn_content(rng, *row[1:]) if caches else () for row in sorted(rows)]
@@ -116,8 +120,10 @@ def drawn_content(rng, prompt, output):
 def test_spans_steps_and_the_reference_agree_in_every_integer(method, caches, late, seed):
     method += "_gpu" * (method == "ngram" and late)
     rng = Random(seed)
-    said, work, blocks = drawn_method(rng, method), drawn_work(rng, caches), rng.randint(12, 40)
-    server = (said, caches, late, rng.choice([0.0, 0.1]), rng.randint(1, 8), rng.choice([12, 24, 64, 200]))
+    longest, blocks = rng.choice([53, 176, 181]), rng.choice([12, rng.randint(12, 40)])
+    work, watermark = drawn_work(rng, longest, caches), rng.choice([0.0, 0.1])
+    seats, budget = rng.randint(1, 8), rng.choice([12, 24, 64, 200])
+    server = (drawn_method(rng, method), longest, caches, late, watermark, seats, budget)
     fast, slow = (run_engine(work, blocks, server, max_span) for max_span in (1 << 20, 1))
     requests, told = run_reference(work, blocks, *server)
     for result in (fast, slow):
