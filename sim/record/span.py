@@ -19,10 +19,10 @@ from kvsim.sim.serving.growth import MANY, SOON_PS, Grown
 Rest = tuple[int, int, int, int, int]
 """External, cached and idle slots, tokens saved by sharing, and slots held for another server."""
 
-Kept = tuple[int, int, int]
-"""Slots with a token, used slots, and slots that will never be written, of requests that do not run.
+Kept = tuple[int, int, int, int]
+"""While nothing is computed: slots with a token, used slots, slots never to be written, running requests.
 
-Their KV is in transit, or they were set aside.
+The KV of requests is in transit, or they were set aside, or wait for the outcome of their drafts.
 """
 
 
@@ -180,11 +180,12 @@ class Integrals:
 
     def add_idle(self, duration_ps: int, rest: Rest, kept: Kept) -> None:
         """Add time in which nothing was computed."""
-        token, used, internal = kept
+        token, used, internal, running = kept
         self.time_ps += duration_ps
         self.token += token * duration_ps
         self.used += used * duration_ps
         self.internal += internal * duration_ps
+        self.running += running * duration_ps
         self.add_rest(duration_ps, rest)
 
     def less(self, other: "Integrals") -> "Integrals":

@@ -49,7 +49,7 @@ class Tally:
         self._together = 0  # tokens that came together with another of their sequence
         self._uncounted = self._spans, self._late_gaps, 0  # and the tokens counted before those
 
-    def idle(self, duration_ps: int, held_by: str, rest: Rest, kept: Kept = (0, 0, 0)) -> None:
+    def idle(self, duration_ps: int, held_by: str, rest: Rest, kept: Kept = (0, 0, 0, 0)) -> None:
         """Add time in which nothing was computed; `held_by` and `rest` as in `Start`."""
         sums = self.saturated if held_by else self.unsaturated
         if held_by:

@@ -336,7 +336,7 @@ class Drafts(Steps):
         self._outcome.totals.vain += vain
         if regular is not None and regular.vain:
             self._compute_in_vain(drafted)
-        drafted.passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
+        drafted.passes = self.proposed if computed and not self.skips_drafts else int(bool(step.chunks))
 
     def _compute_in_vain(self, drafted: DraftWork) -> None:
         """Enter the tokens of sequences that decoded by the clock and are computed once more."""

@@ -138,7 +138,7 @@ class Replica:
         self._planner.unheard = self.input_queue.requests
         self._current: list[int] | None = None  # the plan, while it sleeps until its end
         self._waits = False  # whether it sleeps until a transfer ends
-        self._resting: tuple[str, Rest, Kept] = "", (0, 0, 0, 0, 0), (0, 0, 0)  # while it computes nothing
+        self._resting: tuple[str, Rest, Kept] = "", (0, 0, 0, 0, 0), (0, 0, 0, 0)  # while it computes nothing
         self._last: list[tuple[int, int, Rest, Kept]] = []  # from when to when it only stored, in the end
         self.until_ps = NEVER_PS
 
@@ -294,9 +294,10 @@ class Replica:
 
     def _kept(self) -> Kept:
         server = self.server
-        if not server.batch.parked():
-            return (0, 0, 0)
-        return server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
+        running = len(server.running)
+        if not (running or server.batch.parked()):
+            return (0, 0, 0, 0)
+        return server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots(), running
 
     def _on_the_clock(self, now_ps: int) -> int:
         """`now_ps`, unless it is beyond the clock's limit."""
