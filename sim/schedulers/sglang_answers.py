@@ -22,7 +22,6 @@ from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.schedulers.sglang import Sglang
-from kvsim.sim.schedulers.sglang_budget import MOST_ESTIMATED
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.link import Way
 from kvsim.sim.serving.pushing import Pushes
@@ -66,18 +65,18 @@ class SglangAnswers(Sglang):
     def never_fits(self, request: Request) -> str:
         """Why a request can never be answered here, or ""."""
         needs = self._needs(request, self._paged(request.prompt_tokens), 0, 0)
-        if max(needs, request.final_tokens) <= self._capacity:
+        if max(needs, request.final_tokens) <= self.lengths.capacity:
             return ""
-        return f"does not fit an empty arena of {self._capacity:,} slots"
+        return f"does not fit an empty arena of {self.lengths.capacity:,} slots"
 
     def _paged(self, tokens: int) -> int:
         """The tokens that a prompt takes: whole pages, if there is a prefix cache."""
-        return -(-tokens // self._page) * self._page if self.cache is not None else tokens
+        page = self.lengths.page
+        return -(-tokens // page) * page if self.cache is not None else tokens
 
     def _needs(self, request: Request, tokens: int, cached: int, retractable: int) -> int:
         """Tokens that must be allocatable before a prompt gets `tokens` of them, besides `cached` ones."""
-        longest = min(self.most_new(request), MOST_ESTIMATED)
-        beside = request.prompt_tokens - cached + longest - retractable
+        beside = request.prompt_tokens - cached + self.lengths.estimated(request) - retractable
         return max(tokens + self.options.num_reserved_decode_tokens, beside)
 
     # -- a step -------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ class SglangAnswers(Sglang):
         while queue and self._has_place():
             needs = queue[0].known_tokens - 1 + reserved
             if needs > left:
-                self._held = NO_ROOM
+                self._batch.full.why = NO_ROOM
                 break
             left -= needs
             tokens = here.restore_head()
@@ -147,13 +146,10 @@ class SglangAnswers(Sglang):
             return
         running = [r for r in here.running.values() if r.is_decoding]
         retractable = sum([r.prompt_tokens + self._batch.generated(r) for r in running])
-        single = max(
-            [min(self.most_new(r), MOST_ESTIMATED) + r.prompt_tokens for r in running],
-            default=retractable,
-        )
+        single = max([self.lengths.estimated(r) + r.prompt_tokens for r in running], default=retractable)
         while here.waiting:
             if not self._has_place() or len(here.arriving) >= 2 * self.config.max_num_seqs:
-                self._held = "seats"
+                self._batch.full.why = "seats"
                 return
             if not self._reserve_head(here.waiting[0], retractable, single - retractable):
                 return
@@ -169,7 +165,7 @@ class SglangAnswers(Sglang):
             tokens = self._paged(tokens) - cached
         needs = self._needs(request, tokens, cached, retractable)
         if needs > self._allocatable(single, woken) or not here.reserve_head(match):
-            self._held = NO_ROOM
+            self._batch.full.why = NO_ROOM
             here.refuse_head()
             if tokens + self.options.num_reserved_decode_tokens <= self._allocatable(0, woken):
                 here.ask_again()  # what running requests may still need shrinks while they decode
@@ -205,7 +201,7 @@ class SglangAnswers(Sglang):
     def _copy(self, tokens: int) -> None:
         """The step waits while a request's tokens are copied."""
         assert self._way is not None
-        blocks = -(-tokens // self._page)
+        blocks = -(-tokens // self.lengths.page)
         self._server.step.of_moves().delay_ps += self._way.duration_ps(blocks, blocks * self._block_bytes)
 
     def head(self, server: Server) -> Request | None:
@@ -214,4 +210,4 @@ class SglangAnswers(Sglang):
 
     def held_back(self, server: Server) -> str:
         """Why no more requests enter."""
-        return "seats" if self._server.landed else self._held
+        return "seats" if self._server.landed else self._batch.full.why

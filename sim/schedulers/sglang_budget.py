@@ -1,51 +1,14 @@
-"""SGLang's budgets: the expected share of the longest answers, and the budget of a step.
+"""SGLang's budget of a step.
 
-    ratio     0.7 at first (times --schedule-conservativeness), 600 decode steps later 14 % of that;
-              after a retraction (tokens generated + 20 each) / tokens that may be generated
-    offset    sum over running requests of (most tokens still to come, at most 4096) * ratio
-    admit     prompt + most tokens + a page < free and cached tokens - offset - tokens admitted before
-              lengths known (ignore_eos): ratio 1; without a tree, memory must last until each one has ended
+    admit     prompt + most tokens + a page < free and cached tokens - reserved - tokens admitted before
+              reserved: for running answers (sglang_lengths.py)
+              lengths known (ignore_eos), no tree: memory must last until each answer has ended
 
-Source: SGLang 0.5.23, `new_token_ratio_tracker.py`, `prefill_budget.py`, `schedule_policy.py` (PrefillAdder).
+Source: SGLang 0.5.23, `prefill_budget.py`, `schedule_policy.py` (PrefillAdder).
 """
 
 from collections.abc import Iterable
 from operator import itemgetter
-
-INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
-RETRACT_STEPS = 20
-"""Number of decode steps for which a retraction makes room."""
-MOST_ESTIMATED = 4096
-"""Longer answers count as this long."""
-
-
-class NewTokenRatio:
-    """The share of the longest possible answers that is reserved for running requests."""
-
-    def __init__(self, conservativeness: float = 1.0) -> None:
-        self.first = min(INIT_RATIO * conservativeness, 1.0)
-        self.least = min(self.first * MIN_FACTOR, 1.0)
-        self.decay = (self.first - self.least) / DECAY_STEPS
-        self.now = self.first
-
-    def decode(self, steps: int = 1) -> None:
-        """`steps` steps decoded, all of them with enough memory."""
-        now, least, decay = self.now, self.least, self.decay
-        for _ in range(steps):
-            if now == least:
-                break
-            now = max(now - decay, least)
-        self.now = now
-
-    def reset(self) -> None:
-        """No work is left."""
-        self.now = self.first
-
-    def retracted(self, left: Iterable[tuple[int, int]]) -> None:
-        """After a retraction; `left`: (tokens generated, most tokens) of the remaining requests."""
-        pairs = list(left)
-        generated = sum([done for done, _ in pairs]) + RETRACT_STEPS * len(pairs)
-        self.now = min(1.0, generated / (sum([most for _, most in pairs]) + 1))
 
 
 class FixedAnswers:

@@ -30,7 +30,7 @@ from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.sglang.rows import SglangMatch, WindowMatch
 from kvsim.allocators.sglang.tree import SglangTree
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.sglang_parts import Below, SglangMemory, WaitingList
+from kvsim.sim.serving.sglang_parts import SglangMemory, WaitingList
 
 Key = tuple[float | str, ...]
 
@@ -38,7 +38,6 @@ BY_PREFIX = ("lpm", "hrrn", "shortest-prefill-first")
 MOST_MATCHED = 128
 REFRESH_EVERY = 32
 SHORT_HIT = LONG_COMMON = 32
-NOTHING = Below()
 
 
 class Orders:
@@ -58,13 +57,7 @@ class Orders:
         self._came: dict[Request, int] = {}  # value of `processed` at arrival
         self._refreshes = 0
 
-    def sort(
-        self,
-        waiting: WaitingList,
-        memory: SglangMemory,
-        running: Iterable[Request] = (),
-        below: Below = NOTHING,
-    ) -> None:
+    def sort(self, waiting: WaitingList, memory: SglangMemory, running: Iterable[Request] = ()) -> None:
         """Sort the waiting requests; look-ups in the cache for this count as uses."""
         policy = self.policy
         if policy in (*BY_PREFIX, "dfs-weight") and not memory.allocator.caches:
@@ -74,7 +67,7 @@ class Orders:
                 self._came.setdefault(request, self.processed)
         if policy in BY_PREFIX:
             if policy == "shortest-prefill-first" or len(waiting) <= MOST_MATCHED:
-                key = self._key_by_prefix(waiting, memory, below)
+                key = self._key_by_prefix(waiting, memory)
                 waiting.arrange(sorted(waiting, key=key))
             return
         if policy == "dfs-weight":
@@ -100,10 +93,8 @@ class Orders:
         """It is finished."""
         self._came.pop(request, None)
 
-    def _key_by_prefix(
-        self, waiting: WaitingList, memory: SglangMemory, below: Below
-    ) -> Callable[[Request], Key]:
-        hits, alike = _matched(memory, list(waiting), below)
+    def _key_by_prefix(self, waiting: WaitingList, memory: SglangMemory) -> Callable[[Request], Key]:
+        hits, alike = _matched(memory, list(waiting))
 
         def longest(request: Request) -> Key:
             return (1, 0) if request in alike else (0, -hits[request])
@@ -136,9 +127,7 @@ def _by_key(key: str, running: Counter[str]) -> tuple[int, int, str]:
     return (0, -running[key], key) if running[key] else (1, 0, key)
 
 
-def _matched(
-    memory: SglangMemory, waiting: Sequence[Request], below: Below
-) -> tuple[dict[Request, int], set[Request]]:
+def _matched(memory: SglangMemory, waiting: Sequence[Request]) -> tuple[dict[Request, int], set[Request]]:
     """Cached tokens of each, without its last token; and requests whose prefix an earlier one computes.
 
     Tokens on the host count as cached, but a request with no other hits may be in the second set.
@@ -147,7 +136,7 @@ def _matched(
     for request in waiting:
         match = memory.look(request, request.known_tokens)
         found = match.tokens
-        hits[request] = min(found + below.on_host(match), request.known_tokens - 1)
+        hits[request] = min(found + memory.hicache.on_host(match), request.known_tokens - 1)
         if found > SHORT_HIT:
             continue
         text = text_of(request)

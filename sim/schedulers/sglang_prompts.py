@@ -16,6 +16,7 @@ from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.record.events import RESERVATION
 from kvsim.sim.schedulers.sglang import Sglang
 from kvsim.sim.schedulers.sglang_budget import FixedAnswers
+from kvsim.sim.schedulers.sglang_lengths import AnswerLengths
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.held import HoldingServer
 from kvsim.sim.serving.pushing import NO_LEASE, Bootstrap, Pushes
@@ -26,8 +27,18 @@ BUFFERS: Final = 2
 """Buffers for what goes with a prompt, per seat."""
 
 
+class FirstTokens(AnswerLengths):
+    """Only the first token of an answer is generated here."""
+
+    def most_new(self, request: Request) -> int:
+        """That token."""
+        return 1
+
+
 class SglangPrompts(Sglang):
     """Serves prompts and sends them."""
+
+    lengths_of = FirstTokens
 
     def __init__(self, config: EngineConfig, max_model_len: int, hand_over: Pushes) -> None:
         super().__init__(config, max_model_len)
@@ -54,20 +65,17 @@ class SglangPrompts(Sglang):
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
         """Its prompt must be admitted to the empty memory here, and all of it fit there."""
-        budget, prompt = self._budget((self._capacity, 0), 0, 0), request.prompt_tokens
-        if self.options.ignore_eos and self.cache is None:
+        lengths, prompt = self.lengths, request.prompt_tokens
+        budget, most_new = self._budget((lengths.capacity, 0), 0, 0), lengths.most_new(request)
+        if lengths.fixed and self.cache is None:
             answers = FixedAnswers(())
-            answers.add(self.most_new(request), prompt)
-            admitted = budget.admit_fixed(prompt, self.most_new(request), answers)
+            answers.add(most_new, prompt)
+            admitted = budget.admit_fixed(prompt, most_new, answers)
         else:
-            admitted = budget.admit(0, prompt, self.most_new(request))
+            admitted = budget.admit(0, prompt, most_new)
         if admitted is None:
-            return f"does not fit an empty arena of {self._capacity:,} slots"
+            return f"does not fit an empty arena of {lengths.capacity:,} slots"
         return self._hand_over.refusal(request)
-
-    def most_new(self, request: Request) -> int:
-        """The only token that is generated here."""
-        return 1
 
     # -- a step -------------------------------------------------------------------------------
 
@@ -77,7 +85,7 @@ class SglangPrompts(Sglang):
         held.settle(server.now_ps)
         held.free_settled()
         queue.take(max(0, BUFFERS * self.config.max_num_seqs - len(held.held) - len(queue.ready())))
-        self.full = False
+        self._batch.full.now = False
         super().schedule(server)
         if (next_ps := held.next_word_ps()) < NEVER_PS:
             server.hold_until(next_ps)

@@ -1,4 +1,4 @@
-"""Parts of SGLang's server: a waiting list, its way to enter prefixes, and the order of its batch.
+"""Parts of SGLang's server: a waiting list, its way to enter prefixes, its batch and whether that is full.
 
 The waiting list is sorted again whenever the scheduler may admit; ties stay in order of arrival, and
 retracted requests come at the end. A finished request leaves its whole text in the cache, a retracted one
@@ -7,6 +7,7 @@ only what was entered before.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from kvsim.allocators.base import Allocator, Match
 from kvsim.allocators.sglang.cached import SglangCached
@@ -21,6 +22,7 @@ class WaitingList:
     """Requests in the order in which they came, or came back, until they are sorted differently."""
 
     def __init__(self) -> None:
+        self.missing: dict[Request, int] = {}  # tokens to compute of each, when it was last considered
         self._waiting: deque[Request] = deque()
         self._came: dict[Request, int] = {}
         self._number = 0
@@ -48,6 +50,7 @@ class WaitingList:
     def forget(self, request: Request) -> None:
         """Forget a finished request."""
         del self._came[request]
+        self.missing.pop(request, None)
 
     def ready(self) -> list[Request]:
         """Those that may enter, in order."""
@@ -110,13 +113,20 @@ class SglangMemory(KvMemory):
     ----------
     cached, windowed : SglangCached or None, SglangWindowed or None
         The allocator, if it is SGLang's own; if it has a pool for windowed layers.
+    hicache : Below
+        What is below the GPU's memory.
     """
 
     def __init__(self, allocator: Allocator) -> None:
         super().__init__(allocator)
         self.cached = allocator if isinstance(allocator, SglangCached) else None
         self.windowed = allocator if isinstance(allocator, SglangWindowed) else None
+        self.hicache = Below()
         self._entered: Decision | None = None  # the step whose prompts are entered already
+
+    def make_room(self, slots: int) -> bool:
+        """Evict cached pages until so many slots are free; False if that is impossible."""
+        return slots <= self.allocator.free_slots if self.cached is None else self.cached.make_room(slots)
 
     def look(self, request: Request, most: int) -> Match:
         """Match of a request's first `most` tokens; it counts as used if the memory is SGLang's."""
@@ -163,15 +173,31 @@ class SglangMemory(KvMemory):
         return self.allocator.free_slots, 0
 
 
+@dataclass
+class BatchIsFull:
+    """Whether a batch is known to be full, and why no more requests enter."""
+
+    lasts: bool  # until a request leaves; else waiting requests are considered in every step
+    now: bool = False
+    why: str = "seats"
+    stale: bool = False  # a request left, a prompt was cut or a batch began, since the last decision
+
+    def catch_up(self, decoding: int) -> None:
+        """A decision begins: the batch may no longer be full."""
+        if self.stale or not self.lasts or not decoding:
+            self.now = self.stale = False
+
+
 class SglangBatch(Batch):
     """Decoding sequences, in the order that the scheduler gives them."""
 
+    memory: SglangMemory
     may_work_in_spans = False
 
-    def __init__(self, memory: SglangMemory) -> None:
+    def __init__(self, memory: SglangMemory, preempts: bool = False) -> None:
         super().__init__(memory)
-        self._cached, self._windowed = memory.cached, memory.windowed
-        self._publish_all = memory.publish_all
+        self._windowed = memory.windowed
+        self.full = BatchIsFull(lasts=not preempts and memory.windowed is None)
         self._places: dict[Request, int] = {}  # in the batch, if not in order of admission
 
     def generated(self, request: Request) -> int:
@@ -187,11 +213,19 @@ class SglangBatch(Batch):
         page, stored = self._windowed.page_size, self.progress.stored
         return sum([not stored(request) % page for request in self.requests()])
 
-    def slide(self) -> None:
-        """Free what has left the windows of the decoding sequences."""
+    def check_decode_mem(self) -> bool:
+        """Whether they all can get it, evicting cached pages if necessary."""
+        return self.memory.make_room(self.growing() * self.allocator.block_slots)
+
+    def prepare_for_decode(self) -> None:
+        """Free what has left the windows; with pages of several tokens, evict as if each needed a page."""
         if self._windowed is not None:
             for request in self.requests():
                 self._windowed.slide(request.seq, self.progress.stored(request))
+        page, decoding = self.allocator.block_slots, self.progress.size
+        if self.memory.cached is not None and page > 1:
+            self.memory.make_room(decoding * page)
+            self.growth.margin = decoding
 
     def guaranteed_steps(
         self, at_most: int, keeping_cached: bool = False, anybody_waits: bool = False
@@ -206,7 +240,7 @@ class SglangBatch(Batch):
     def finished(self, step: Decision) -> list[Request]:
         """Finished requests in the order of the batch; prompts of the same step are published first."""
         if step.chunks and not step.paused:
-            self._publish_all(step)
+            self.memory.publish_all(step)
         finished = super().finished(step)
         if self._places and len(finished) > 1:
             finished.sort(key=self._place)

@@ -12,34 +12,36 @@ from kvsim.allocators.dynamic import Dynamic
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.schedulers.sglang import Sglang
-from kvsim.sim.schedulers.sglang_budget import MOST_ESTIMATED, Budget, FixedAnswers
+from kvsim.sim.schedulers.sglang_adder import PrefillAdder
+from kvsim.sim.schedulers.sglang_budget import Budget, FixedAnswers
+from kvsim.sim.schedulers.sglang_lengths import MOST_ESTIMATED, AnswerLengths
 from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.sglang_parts import SglangMemory
 
 pytestmark = pytest.mark.golden
 FOLDER, PREEMPTIONS = "policies/sglang", "policies/sglang_preempt"
 LONGEST = 1 << 20
 
 
-class Told(Sglang):
-    """SGLang's scheduler, whose requests may generate what the recording says; each may ignore its EOS."""
+class Told(AnswerLengths):
+    """Requests may generate what the recording says; each may ignore its EOS."""
 
-    limits: dict[int, tuple[int, bool]]
+    def __init__(self, ratio, limits):
+        self.ratio, self.limits = ratio, limits
 
     def most_new(self, request):
         return self.limits[request.index][0]
 
-    def _set_aside(self, server, request):
+    def reserved(self, request, generated):
         most, fixed = self.limits[request.index]
-        return min(most - request.generated, MOST_ESTIMATED) * (1 if fixed else self.ratio.now)
+        return min(most - generated, MOST_ESTIMATED) * (1 if fixed else self.ratio)
 
 
-def scheduler_over(allocator, ratio, **settings):
+def server_over(allocator, **settings):
     config = EngineConfig(
         scheduler="sglang", block_size=allocator.block_slots, max_num_batched_tokens=LONGEST, **settings
     )
-    scheduler = Told(config, LONGEST)
-    scheduler.ratio.now = ratio
-    return scheduler, scheduler.new_server(allocator, lambda request: request.final_tokens)
+    return Sglang(config, LONGEST).new_server(allocator, lambda request: request.final_tokens)
 
 
 class Locks:
@@ -64,7 +66,7 @@ def set_aside(running, ratio):
     return sum(min(r["max_new"] - r["out"], 4096) * (1 if r["ignore_eos"] else ratio) for r in running)
 
 
-def admitted(scheduler, server, case, round_, requests):
+def admitted(server, case, round_, requests):
     """[id, verdict, admitted, prefix, extend, total, current, input, chunk] of each that is looked at."""
     told, adder = {each["id"]: each for each in case["requests"]}, round_["adder"]
     chunk, most, ratio = adder["chunk"], adder["max_prefill_tokens"], adder["new_token_ratio"]
@@ -74,28 +76,29 @@ def admitted(scheduler, server, case, round_, requests):
     tokens = most if chunk is None else chunk
     budget = Budget(free, size, set_aside(running, ratio), tokens, chunk is not None, 0)
     states = [(r["max_new"] * (1 if r["ignore_eos"] else ratio) - r["out"], r["occ"]) for r in running]
-    chosen, answers = [], None
+    lengths = Told(ratio, {number: (each["max_new"], each["ignore_eos"]) for number, each in told.items()})
+    adding = PrefillAdder(server, server.batch, server.waiting, lengths, budget, LONGEST)
+    answers = None
     for number in round_["order"]:
         request = requests[number]
-        if adder["prefill_max_requests"] is not None and len(chosen) >= adder["prefill_max_requests"]:
+        if adder["prefill_max_requests"] is not None and len(adding.can_run) >= adder["prefill_max_requests"]:
             yield [number, "OTHER", 0]
-            return
+            break
         if case["config"]["tree_disabled"] and told[number]["ignore_eos"]:
             if answers is None:
                 answers = FixedAnswers(states)
-            scheduler._answers = answers
-        scheduler._held = ""
-        went_on = scheduler._admit(server, budget, request, chosen)
-        scheduler._answers = None
-        entered = bool(chosen) and chosen[-1][0] is request
-        verdict = "CONTINUE" if went_on else "NO_TOKEN" if scheduler._held == NO_ROOM else "OTHER"
+            adding.answers = answers
+        why = adding.add_one_req(request)
+        adding.answers = None
+        entered = bool(adding.can_run) and adding.can_run[-1][0] is request
+        verdict = "NO_TOKEN" if why == NO_ROOM else "OTHER" if why else "CONTINUE"
         row = [number, verdict, int(entered)]
         if entered:
-            _, match, extend = chosen[-1]
+            _, match, extend = adding.can_run[-1]
             left = most - (tokens - budget.tokens)
             row += [match.tokens if match else 0, extend, budget.left, budget._free - budget._current, left]
             row.append(budget.tokens if chunk is not None else None)
-            if not scheduler.cut:
+            if not adding.chunked_req:
                 states.append(
                     (
                         told[number]["max_new"] * (1 if told[number]["ignore_eos"] else ratio)
@@ -104,8 +107,10 @@ def admitted(scheduler, server, case, round_, requests):
                     )
                 )
         yield row
-        if not went_on:
-            return
+        if why:
+            break
+    cut = adding.chunked_req
+    assert (cut.index if cut else None) == adder["chunked"]
 
 
 @pytest.mark.parametrize("name", names_in(FOLDER))
@@ -119,30 +124,36 @@ def test_whom_a_step_admits_is_as_in_sglang(name):
         adder = round_.get("adder")
         if adder is None:
             continue
-        scheduler, server = scheduler_over(
+        server = server_over(
             cached,
-            adder["new_token_ratio"],
             enable_prefix_caching=cached.caches,
             enable_chunked_prefill=adder["chunk"] is not None,
         )
-        scheduler.limits = {each["id"]: (each["max_new"], each["ignore_eos"]) for each in case["requests"]}
         locks = Locks(cached)
-        rows = list(admitted(scheduler, server, case, round_, requests))
+        rows = list(admitted(server, case, round_, requests))
         expected = [row if row[2] else row[:3] for row in adder["steps"]]
         assert [row[:5] for row in rows] == [row[:5] for row in expected]
         assert [row[5:] for row in rows] == [pytest.approx(row[5:]) for row in expected]
         locks.undo()
-        assert (scheduler.cut.index if scheduler.cut else None) == adder["chunked"]
 
 
-class Batch:
-    """Running requests by id."""
+class Running:
+    """Running requests by id, and what is left when one of them is preempted."""
 
-    def __init__(self, running):
-        self.running = running
+    def __init__(self, running, finished, memory):
+        self.running, self.finished, self.memory = running, finished, memory
+        self.released = []
 
     def requests(self):
         return list(self.running.values())
+
+    def generated(self, request):
+        return request.generated
+
+    def preempt(self, request, requeue):
+        assert not requeue
+        del self.running[request.index]
+        self.released.append([request.index, len(self.running) + len(self.finished)])
 
 
 def running_of(round_, sign):
@@ -163,38 +174,26 @@ def test_who_is_preempted_for_a_more_urgent_request_is_as_in_sglang(name):
     config = case["config"]
     sign = 1 if config["low_values_first"] else -1
     for round_ in case["rounds"]:
-        scheduler, server = scheduler_over(
-            Dynamic(LONGEST),
-            config["new_token_ratio"],
-            policy="priority",
-            options={"preemption_threshold": config["threshold"]},
-        )
         running, entries = running_of(round_, sign)
         finished = {row[0] for row in round_["running"] if row[6]}
-        scheduler.limits = {row[0]: (row[3], bool(row[5])) for row in round_["running"]}
-        scheduler._batch, released = Batch(running), []
-
-        def send_back(_, request, running=running, released=released, finished=finished):
-            del running[request.index]
-            released.append([request.index, len(running) + len(finished)])
-
-        scheduler._send_back = send_back
+        limits = {row[0]: (row[3], bool(row[5])) for row in round_["running"]}
+        lengths = Told(config["new_token_ratio"], limits)
+        batch = Running(running, finished, SglangMemory(Dynamic(LONGEST)))
         held = [
             {"max_new": most, "out": generated, "ignore_eos": fixed}
             for _, _, _, most, generated, fixed, _ in round_["running"]
         ]
-        budget = Budget(
-            round_["available"], config["page_size"], set_aside(held, scheduler.ratio.now), 1, True, 0
-        )
+        budget = Budget(round_["available"], config["page_size"], set_aside(held, lengths.ratio), 1, True, 0)
         for number, prompt, most, priority, before, granted, gone, left, after in round_["tries"]:
             request = Request(number, prompt, most)
             request.priority = priority * sign
-            scheduler.limits[number] = most, False
-            scheduler._waiting = Entered(entries | {request: LONGEST})
-            scheduler._looked[request] = prompt
-            released.clear()
+            limits[number] = most, False
+            waiting = Entered(entries | {request: LONGEST})
+            waiting.missing[request] = prompt
+            batch.released.clear()
+            adding = PrefillAdder(batch, batch, waiting, lengths, budget, 1, config["threshold"])
             assert budget.left == pytest.approx(before)
-            assert scheduler._preempt(server, budget, request, []) == bool(granted)
-            assert released == gone
+            assert adding.preempt_to_schedule(request) == bool(granted)
+            assert batch.released == gone
             assert sorted([*running, *finished]) == sorted(left)
             assert budget.left == pytest.approx(after)

@@ -175,7 +175,7 @@ class Look:
 
     def schedule(self, server):
         self._evicted.clear()
-        step, cut = self._decide(server), self.scheduler.cut
+        step, cut = self._decide(server), self.scheduler.chunked_req
         self.steps[self.now] = {
             "kind": ("mixed" if step.decodes else "prefill") if step.chunks else "decode",
             **self.memory(),
@@ -192,7 +192,7 @@ class Look:
         self._commit(decision, plan)
         step["finished_end"] = sorted(self._finished)
         step |= {f"{key}_end": count for key, count in self.memory().items() if "protected" not in key}
-        step["batch_is_full_end"] = self.scheduler.full
+        step["batch_is_full_end"] = self.server.batch.full.now
 
     def memory(self):
         """Tokens in the pool, or in both pools: free, cached, in use."""
