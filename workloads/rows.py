@@ -22,7 +22,7 @@ import numpy.typing as npt
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.tables import opened_table
 from kvsim.workloads.csv_rows import delimiter_of, read_cells
-from kvsim.workloads.lines import lines_of
+from kvsim.workloads.lines import LONGEST_LINE, lines_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -149,7 +149,7 @@ def _read_quickly(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows | 
     """The same for ASCII lines of numbers, texts and lists of integers; None where it might differ.
 
     Pyarrow takes NaN and infinity, which are not JSON. It differs in strings that look like dates, integers
-    that a float would round, and lines that are blank, or hold several objects or none.
+    that a float would round, and lines that are blank, too long, or hold several objects or none.
     """
     import pyarrow as pa
     from pyarrow import json, types
@@ -165,7 +165,10 @@ def _read_quickly(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows | 
         table = json.read_json(pa.BufferReader(content), reading)
     except pa.ArrowException:
         return None
-    lines = content.count(b"\n") + (not content.endswith(b"\n"))
+    ends = np.flatnonzero(np.frombuffer(content, dtype=np.uint8) == ord("\n"))
+    if np.diff(ends, prepend=-1, append=len(content)).max() > LONGEST_LINE:
+        return None
+    lines = len(ends) + (not content.endswith(b"\n"))
     objects = content.startswith(b"{") + content.count(b"\n{")
     there = [name for name in table.column_names if wanted(name)]
     if not (table.num_rows == lines == objects and all(_is_exact(table[name], types) for name in there)):

@@ -15,6 +15,7 @@ from kvsim import cli, workloads
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S, Beam
 from kvsim.workloads.columns import FIELDS
+from kvsim.workloads.lines import LONGEST_LINE
 
 PLAIN = {"arrival_s": 0.5, "prompt_tokens": 9, "output_tokens": 4}
 ANY_TEXT_OR_NUMBER = "a text or a whole number"
@@ -69,6 +70,12 @@ def test_a_plain_trace_is_its_arrivals_and_lengths(write):
 def test_blank_lines_a_byte_order_mark_and_windows_ends_do_not_matter():
     Path("W.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(PLAIN).encode() + b"\r\n\r\n  \n" * 2)
     assert len(build("W.jsonl")) == 1
+
+
+def test_a_line_has_a_most_length_whoever_reads_it():
+    path = lines({**PLAIN, "note": "x" * LONGEST_LINE}, PLAIN)
+    with pytest.raises(KvsimError, match=f"line 1: a line must have at most {LONGEST_LINE:,} characters"):
+        workloads.load(path)
 
 
 def test_numbers_that_are_whole_may_be_written_as_fractions():
