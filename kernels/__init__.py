@@ -6,6 +6,7 @@
     prefill.py    attention of a chunk of new tokens over the cached context, the chunk included
     write.py      keys and values of new tokens into their slots
     copy.py       whole blocks within the pool: copy-on-write
+    experts.py    the routed experts of a layer: rows by expert in tiles, two products, their weighted sum
     swap.py       whole blocks between the pool and a staging buffer: swapping, transfers
     reference.py  each kernel in a few lines of plain torch, in float64
     launch.py     tile sizes, warps, stages; how contexts are split; running or only planning a launch

@@ -87,3 +87,16 @@ def copy_blocks(pool: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> torch.T
 def gather_blocks(pool: torch.Tensor, blocks: Sequence[int]) -> torch.Tensor:
     """Some blocks of a pool, on the CPU, in this order."""
     return torch.stack([pool.cpu()[block] for block in blocks])
+
+
+def routed_experts(
+    x: torch.Tensor, chosen: torch.Tensor, factors: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """The experts' output, [tokens, hidden]: token by token, expert by expert."""
+    out = torch.zeros(x.shape, dtype=torch.float64)
+    for token, row in enumerate(x.cpu().double()):
+        for expert, factor in zip(chosen[token].tolist(), factors[token].tolist(), strict=True):
+            if 0 <= expert < len(down):
+                gate, up = (gate_up[expert].cpu().double() @ row).chunk(2)
+                out[token] += factor * down[expert].cpu().double() @ (gate * gate.sigmoid() * up)
+    return out

@@ -33,7 +33,7 @@ def options() -> argparse.Namespace:
         prog="python -m kvsim.kernels.calibration", description="Calibrate a GPU."
     )
     parser.add_argument("--out", type=Path, required=True, help="the profile to write, a JSON file")
-    parser.add_argument("--quick", action="store_true", help="fewer points, under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer points, about a minute")
     parser.add_argument("--interpret", action="store_true", help="rehearse on the CPU: no measurement")
     parser.add_argument("--journal", type=Path, help="what has been measured; OUT.journal when not given")
     parser.add_argument("--fresh", action="store_true", help="forget the journal")

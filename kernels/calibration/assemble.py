@@ -11,7 +11,7 @@ from kvsim.kernels.calibration.fit import Bounds, Measured, described, error_of,
 from kvsim.kernels.calibration.form import predict_s
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
-from kvsim.kernels.calibration.points import PRODUCTS, Point, Sample, components, features, useful
+from kvsim.kernels.calibration.points import EXPERTS, PRODUCTS, Point, Sample, components, features, useful
 from kvsim.kernels.calibration.profile import FORMAT
 from kvsim.kernels.calibration.soundness import expect_complete, faults_of
 from kvsim.kernels.calibration.timing import Datasheet, refusal
@@ -133,6 +133,7 @@ def most_tflops(planned: Plan, journal: Journal) -> float | None:
 
 def constants_of(part: str, device: Device) -> dict[str, Any]:
     """The constants that form.py needs for a part's work: how its kernels are launched on this device."""
+    from kvsim.kernels.experts import LEAST_TILE, MOST_TILE
     from kvsim.kernels.launch import (
         DECODE,
         LEAST_SHARE_TOKENS,
@@ -167,6 +168,15 @@ def constants_of(part: str, device: Device) -> dict[str, Any]:
     if part in PRODUCTS:
         sizes = IN_8_BITS if part == "product_fp8" else {}
         return {**PRODUCT_TILES, **sizes, "multiprocessors": device.multiprocessors}
+    if part in EXPERTS:
+        tiles = {"least_tile": LEAST_TILE, "most_tile": MOST_TILE}
+        size = 1 if part == "experts_fp8" else 2
+        return {
+            "matrices": 3,
+            "weight_bytes": size,
+            **tiles,
+            "axes": ["local", "matrix", "skew", "rows", "shared"],
+        }
     return {}
 
 
@@ -174,8 +184,8 @@ def bounds_of(part: str, sheet: Datasheet | None) -> Bounds:
     """Upper bounds of the rates in a part's form."""
     if sheet is None or part in {"to_host", "to_gpu", "all_reduce"}:
         return Bounds()
-    rate = sheet.tflops * 1e12 if part in {"prefill", *PRODUCTS} else None
-    if rate and part == "product_fp8":
+    rate = sheet.tflops * 1e12 if part in {"prefill", *PRODUCTS, *EXPERTS} else None
+    if rate and part in {"product_fp8", "experts_fp8"}:
         rate *= 2
     return Bounds(sheet.gb_per_s * 1e9, rate)
 

@@ -33,7 +33,7 @@ LEAST_WAVE = (0, 0.25, 0.5)
 """Minimum share of a wave that a product with few tiles takes, if a library also splits its inputs."""
 
 EXPERT_TILES = (1, 16, 64, 128)
-"""Rows of an expert that one tile computes."""
+"""Rows of an expert that one tile computes, where that is not known."""
 ALL_ROWS = (0, 1)
 """Whether a GPU that holds some of the experts activates and sums the rows of all, as some kernels do."""
 
@@ -129,8 +129,9 @@ def per_count(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
 def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The constants combined with each candidate value of the device's undocumented constants."""
     if "matrices" in constants:
-        ways = product(EXPERT_TILES, ALL_ROWS)
-        return [dict(constants) | {"token_tile": tile, "all_rows": every} for tile, every in ways]
+        tiles = [{"token_tile": tile} for tile in EXPERT_TILES] if "most_tile" not in constants else [{}]
+        ways = product(tiles, ALL_ROWS)
+        return [dict(constants) | tile | {"all_rows": every} for tile, every in ways]
     if "tile_tokens" in constants and "shares" not in constants:
         return [dict(constants) | {"at_once": each * constants["multiprocessors"]} for each in AT_ONCE]
     if "output_tile" in constants:
@@ -251,7 +252,7 @@ def _other_tables(part: dict[str, Any], measured: Sequence[Measured]) -> None:
                 ratios.setdefault(one.point.cell[name], []).append(log(one.median_s / predicted))
         values = sorted(ratios)
         if len(values) > 1:
-            axis = {"name": name, "offset": 0, "values": values}
+            axis = {"name": name, "offset": OFFSETS.get(name, 0), "values": values}
             part["tables"].append({"axes": [axis], "ratio": [exp(fmean(ratios[value])) for value in values]})
             part["range"][name] = [values[0], values[-1]]
 

@@ -56,6 +56,8 @@ p is 1 (the two add up), 1.5, 2 or 3; in earlier profiles also 4 or "max" (the l
                                                                             constant `all_rows` is 1
              work   flops of whole tiles of rows in each chosen expert
                         2 * matrices * hidden * inner * active * token_tile * ceil(rows / active / token_tile)
+                    Without a constant token_tile, rows / local up to a power of two, from `least_tile` to
+                    `most_tile`
     all_reduce      a ring, whose start and share of the links depend on the number of GPUs: over PCIe all
                     pairs may share a bridge
              bytes  2 * (gpus - 1) / gpus * bytes of one GPU's input * share; the axis is that of the input
@@ -264,6 +266,13 @@ def all_reduce_features(constants: Mapping[str, Any], *, gpus: int, size: float)
     return 2 * (gpus - 1) / gpus * size * share, by_count(constants.get("starts"), gpus, 0.0)
 
 
+def expert_tile(constants: Mapping[str, Any], rows: float) -> int:
+    """Rows of a tile, if each of the experts has `rows` on average."""
+    if "token_tile" in constants:
+        return constants["token_tile"]
+    return min(max(1 << (ceil(rows) - 1).bit_length(), constants["least_tile"]), constants["most_tile"])
+
+
 def expert_features(
     constants: Mapping[str, Any],
     *,
@@ -281,5 +290,5 @@ def expert_features(
     moved = constants["weight_bytes"] * active * matrices * hidden * inner
     handled = tokens * top_k if constants.get("all_rows") else rows
     moved += 2 * handled * (2 * hidden + 3 * inner)
-    tile = constants["token_tile"]
+    tile = expert_tile(constants, rows / local)
     return moved, 2 * matrices * hidden * inner * active * tile * ceil(rows / active / tile)

@@ -15,7 +15,7 @@ from math import sqrt
 
 from kvsim.kernels.calibration.device import Device
 from kvsim.kernels.calibration.form import LEAST_HEADS
-from kvsim.kernels.calibration.points import BYTES, MAIN, PREFIX_OFFSET, Point
+from kvsim.kernels.calibration.points import BYTES, MAIN, PREFIX_OFFSET, SKEW, Point, routing
 from kvsim.kernels.calibration.sizes import FULL, QUICK, TOY, Sizes
 
 LEAST_BYTES_OF_A_TOKEN = 32 * 1024
@@ -23,6 +23,11 @@ LEAST_BYTES_OF_A_TOKEN = 32 * 1024
 
 MOST_WEIGHTS = 5 * 2**28
 """Maximum inputs x outputs of one matrix, 2.7 GB. No model that fits the GPU has a larger one."""
+
+MOST_EXPERTS_BYTES = 2**32
+"""Maximum of the experts of a layer on one GPU."""
+MOST_TOKENS = 16_384
+"""Tokens that experts compute at once: the largest products' number."""
 
 HELD_OUT_EVERY = 6
 
@@ -36,10 +41,13 @@ def points(device: Device, quick: bool) -> list[Point]:
     Whole layers come early, since their products read memory that later parts write into.
     """
     sizes = TOY if device.rehearsal else QUICK if quick else FULL
+    narrow = device.capability >= WITH_FP8
     made = [
         *ceilings(device), *launch(), *composed(sizes, device),
         *decode(sizes, device), *latents(sizes, device), *prefill(sizes),
-        *products("product", sizes), *products_in_8_bits(sizes, device), *products("lm_head", sizes),
+        *products("product", sizes), *(products("product_fp8", sizes) if narrow else ()),
+        *products("lm_head", sizes),
+        *experts("experts", sizes), *(experts("experts_fp8", sizes) if narrow else ()),
         *sampling(sizes), *elementwise(sizes), *kv_write(sizes), *block_copy(sizes), *host_copies(sizes),
         *all_reduce(sizes, device.count),
     ]  # fmt: skip
@@ -182,9 +190,21 @@ def products(part: str, sizes: Sizes) -> list[Point]:
     return found
 
 
-def products_in_8_bits(sizes: Sizes, device: Device) -> list[Point]:
-    """Matrix products of a layer with weights of 8 bits, where the GPU computes with them."""
-    return products("product_fp8", sizes) if device.capability >= WITH_FP8 else []
+def experts(part: str, sizes: Sizes) -> list[Point]:
+    """Experts by matrices by rows of each, chosen evenly and by a power law; experts spread over GPUs."""
+    size, found = 1 if part == "experts_fp8" else 2, []
+    for skew, (count, top_k), (hidden, inner), rows in product((0, SKEW), *getattr(sizes, part)):
+        tokens = rows * count / top_k
+        if not 1 <= tokens <= MOST_TOKENS or 3 * size * count * hidden * inner > MOST_EXPERTS_BYTES:
+            continue
+        cell = {"local": count, "matrix": hidden * inner, "skew": skew, "rows": rows}
+        x = routing(round(tokens), hidden, inner, count, top_k, skew=skew)
+        found.append(Point(part, x, "grid", MAIN, cell))
+    for tokens, hidden, inner, count, top_k, local in sizes.expert_bases:
+        spread = routing(2 * tokens, hidden, inner, 4 * count, 2 * top_k, local=local)  # as many rows
+        found.append(Point(part, spread, "grid", "shared", {"shared": 1}))
+    held_out = (routing(*some, local=local, skew=skew) for skew, *some, local in sizes.expert_held_out)
+    return found + [Point(part, x, "held_out") for x in held_out]
 
 
 def _by_bytes(

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from kvsim.kernels.calibration import layer
-from kvsim.kernels.calibration.points import BYTES, Arguments, Point, lengths_of, useful
+from kvsim.kernels.calibration.points import BYTES, MOST_POPULAR, Arguments, Point, lengths_of, useful
 from kvsim.kernels.calibration.room import NARROW, Room
 from kvsim.kernels.copy import copy_blocks
 from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.experts import routed_experts
 from kvsim.kernels.latent import cut_latents, latent_attention
 from kvsim.kernels.pieces import cut
 from kvsim.kernels.prefill import prefill_attention
@@ -139,6 +140,46 @@ def multiplication(room: Room, activations: torch.Tensor, out: torch.Tensor, nar
         torch._scaled_mm(converted, weights, *scales, out_dtype=out.dtype, use_fast_accum=True, out=out)
 
     return run
+
+
+def experts(room: Room, x: Arguments, part: str = "experts") -> list[Call]:
+    """Routed experts: rows by expert, both products and the sum; in 8 bits, converting the tokens first."""
+    tokens = room.normal(x["tokens"], x["hidden"]) / x["hidden"] ** 0.5
+    out = torch.empty_like(tokens)
+    count = room.launches(*useful(Point(part, x)))
+    return [routed(room, tokens, out, x, part == "experts_fp8") for _ in range(count)]
+
+
+def routed(room: Room, tokens: torch.Tensor, out: torch.Tensor, x: Arguments, narrow: bool) -> Call:
+    """[tokens, hidden] through new experts, chosen anew, into `out`; `narrow` as in `multiplication`."""
+    hidden, inner, local, kind = x["hidden"], x["inner"], x["local"], NARROW if narrow else None
+    gate_up, down = (room.cut(local, *each, dtype=kind) for each in ((2 * inner, hidden), (hidden, inner)))
+    chosen = choice(room, x)
+    factors = torch.full(chosen.shape, 1 / x["top_k"], device=room.device)
+    if not narrow:
+        return lambda: routed_experts(tokens, chosen, factors, gate_up, down, out=out)
+    converted = room.new(*tokens.shape, dtype=NARROW)
+
+    def run() -> None:
+        layer.quantize(tokens, converted).run()
+        routed_experts(converted, chosen, factors, gate_up, down, out=out, scale=layer.SCALE)
+
+    return run
+
+
+def choice(room: Room, x: Arguments) -> torch.Tensor:
+    """The experts of each token, [tokens, top_k] int32; those of this GPU come first.
+
+    All are equally popular if `skew` is 0. Else popularity is drawn from a power law with that exponent,
+    between 1 and MOST_POPULAR. A token's experts differ.
+    """
+    tokens, count, skew = x["tokens"], x["experts"], x["skew"]
+    popularity = torch.zeros(count, device=room.device)  # its logarithm
+    if skew:
+        drawn = torch.rand(count, generator=room.generator, device=room.device)
+        popularity = (1 + drawn * (MOST_POPULAR ** (1 - skew) - 1)).log() / (1 - skew)
+    waits = torch.empty(tokens, count, device=room.device).exponential_(generator=room.generator)
+    return (popularity - waits.log()).topk(x["top_k"]).indices.int()
 
 
 def sample(logits: torch.Tensor) -> torch.Tensor:
@@ -267,6 +308,8 @@ PARTS: Mapping[str, Callable[[Room, Any], list[Call]]] = {
     "product": product,
     "product_fp8": lambda room, x: product(room, x, "product_fp8"),
     "lm_head": product,
+    "experts": experts,
+    "experts_fp8": lambda room, x: experts(room, x, "experts_fp8"),
     "sampling": sampling,
     "elementwise": elementwise,
     "kv_write": kv_write,

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from math import ceil
 from pathlib import Path
 
 from kvsim.kernels.calibration.device import Device, found_device
 from kvsim.kernels.calibration.grid import points
-from kvsim.kernels.calibration.points import Point, components, launches_of, useful
+from kvsim.kernels.calibration.points import EXPERTS, Point, components, launches_of, useful
 from kvsim.kernels.calibration.profile import FORMAT
 from kvsim.kernels.calibration.timing import Datasheet, datasheet_of, launches_wanted
 
@@ -21,7 +22,9 @@ TURNS = 5
 SECONDS_OF_A_POINT = 0.1
 """Overhead of a point: making tensors, capturing a graph, warming up."""
 
-SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "latent": 2.5, "prefill": 3.5}
+SECONDS_OF_A_VARIANT: Mapping[str, float] = {
+    "decode": 2.5, "latent": 2.5, "prefill": 3.5, "experts": 2.0, "experts_fp8": 2.0
+}  # fmt: skip
 """Compile time of a kernel variant; 0.5 for all others."""
 
 
@@ -113,6 +116,8 @@ def variants_of(point: Point) -> Iterable[tuple[object, ...]]:
         return [(point.part, *(x[name] for name in ("group", "head_dim", "element_bytes", "block_size")))]
     if point.part == "latent":  # further query heads take more programs
         return [(point.part, min(x["heads"], 32), x["element_bytes"], x["block_size"])]
+    if point.part in EXPERTS:  # tiles of 16 rows, and up to three times doubled
+        return [(point.part, min(max((ceil(x["rows"]) - 1).bit_length(), 4), 7))]
     if point.part == "elementwise":  # rows are padded to the next power of two
         return [(point.part, x["op"], x["width"].bit_length())]
     return [(point.part,)] if point.part in {"kv_write", "block_copy"} else []

@@ -26,8 +26,15 @@ LEAST_LONG = 4
 PRODUCTS = ("product", "product_fp8", "lm_head")
 """The parts that are matrix products."""
 
+EXPERTS = ("experts", "experts_fp8")
+"""The parts that are routed experts."""
+
 MAIN = "main"
 """The table whose cells the form is fitted to; other tables have one axis each and its name."""
+
+SKEW, MOST_POPULAR = 1.2, 200
+"""Exponent of the power law of the experts' popularity, as in the public tables and in `--expert-skew`; the
+most that an expert is more popular than another."""
 
 SENTINEL = "sentinel"
 """The role of points that are timed repeatedly (drift.py); they belong to no part."""
@@ -129,7 +136,7 @@ def _features(point: Point, constants: Mapping[str, Any]) -> Features:
     if point.part in PRODUCTS:
         place = {name: x[name] for name in ("tokens", "inputs", "outputs")}
         return *form.product_features(constants, **place), place
-    if point.part == "experts":
+    if point.part in EXPERTS:
         return *form.expert_features(constants, **x), x
     moved = BYTES[point.part](x)
     place = {"bytes": moved}
@@ -223,6 +230,10 @@ def useful(point: Point) -> tuple[float, float]:
     elif point.part in PRODUCTS:
         moved = (1 if point.part == "product_fp8" else 2) * x["inputs"] * x["outputs"]
         flops = moved * x["tokens"]
+    elif point.part in EXPERTS:  # a token chooses `share` of this GPU's experts; several may choose the same
+        share, weights = x["top_k"] * x["local"] / x["experts"], 3 * x["hidden"] * x["inner"]
+        size = 1 if point.part == "experts_fp8" else 2
+        moved, flops = size * weights * share, size * weights * share * x["tokens"]
     elif point.part == "ceilings":
         moved, flops = x.get("bytes", 0), x.get("flops", 0)
     elif point.part == "composed":
@@ -233,11 +244,26 @@ def useful(point: Point) -> tuple[float, float]:
     return moved, flops
 
 
+def routing(
+    tokens: int, hidden: int, inner: int, experts: int, top_k: int, *, local: int = 0, skew: float = SKEW
+) -> Arguments:
+    """The arguments of routed experts, and their place on the axes; `local`: all of them if 0.
+
+    `skew`: 0 for even choices; else the exponent of the power law from which popularity is drawn.
+    """
+    return {
+        "tokens": tokens, "hidden": hidden, "inner": inner, "top_k": top_k, "experts": experts,
+        "local": local or experts, "skew": skew, "rows": tokens * top_k / experts, "matrix": hidden * inner,
+        "shared": int(0 < local < experts),
+    }  # fmt: skip
+
+
 def components(x: Arguments) -> Sequence[tuple[Point, int]]:
     """The launches of a composed step, and how often each occurs.
 
     x: "what" is "layer" or "head". A layer has hidden, intermediate, heads, kv_heads, head_dim, block_size,
-    and weight_bytes, 1 or 2 (2 if absent); a decode batch of `batch` sequences as in `lengths_of`; and
+    and weight_bytes, 1 or 2 (2 if absent); `experts` of that intermediate size, chosen beforehand, of which a
+    token takes `top_k`, or none (0, or absent); a decode batch of `batch` sequences as in `lengths_of`; and
     `sequences` chunks of `chunk` tokens after `prefix`. A head has rows, hidden and vocabulary.
     """
     if x["what"] == "head":
@@ -263,10 +289,18 @@ def components(x: Arguments) -> Sequence[tuple[Point, int]]:
         (Point("elementwise", {"op": "rotary", "tokens": tokens, "width": rotated}), 1),
         (Point("kv_write", {"tokens": tokens} | kv), 1),
         product(x["heads"] * head_dim, hidden),
-        product(hidden, 2 * width),
-        (Point("elementwise", {"op": "activation", "tokens": tokens, "width": width}), 1),
-        product(width, hidden),
     ]
+    if experts := x.get("experts"):
+        scores = {"tokens": tokens, "inputs": hidden, "outputs": experts}
+        routed = routing(tokens, hidden, width, experts, x["top_k"])
+        found.append((Point("product", scores), 1))
+        found.append((Point("experts_fp8" if part == "product_fp8" else "experts", routed), 1))
+    else:
+        found += [
+            product(hidden, 2 * width),
+            (Point("elementwise", {"op": "activation", "tokens": tokens, "width": width}), 1),
+            product(width, hidden),
+        ]
     if x["batch"]:
         batch = {name: x[name] for name in ("batch", "context", "skew")}
         found.append((Point("decode", attention | batch), 1))

@@ -63,7 +63,12 @@ Parts and their axes (values are numbers, mostly whole):
     product      tokens, inputs, outputs: [tokens, inputs] times weights [inputs, outputs], 16-bit
     product_fp8  the same with weights of 8 bits (e4m3, one scale), the conversion of inputs from 16 bits
                  included; absent from earlier profiles, and if the GPU does not compute with 8 bits
-    lm_head      the same, for the output matrix: tokens is rows that need logits
+    experts      local (experts on this GPU), matrix (hidden * inner), rows (tokens * top_k / all experts),
+                 skew (exponent of their popularity's power law), shared (1 if other GPUs have further ones):
+                 kernels/experts.py; of one GPU's part, if every GPU has a part of each expert. Absent from
+                 earlier profiles
+    experts_fp8  the same with weights of 8 bits, the conversion of the tokens included
+    lm_head      the same as product, for the output matrix: tokens is rows that need logits
     sampling     bytes: rows * vocabulary * 2
     elementwise  bytes, of one launch: norm with residual 8 * tokens * hidden;
                  rotary 4 * tokens * (heads + kv_heads) * head_dim; activation 6 * tokens * intermediate
@@ -85,8 +90,9 @@ The sum for a step of n tokens (prefill and decode), m rows with logits, with CU
                          + 2 all_reduce(n * hidden * 2))
              + norm + lm_head(m) + sampling(m) + layers * block_copy + swaps
 
-and without graphs at least `launches * eager_s`. A part without work costs nothing. In models with latents
-(MLA) `latent` takes the place of decode.
+with experts, a product(n, router), their choice and experts instead of the last two products and the
+activation; and without graphs at least `launches * eager_s`. A part without work costs nothing. In models
+with latents (MLA) `latent` takes the place of decode.
 """
 
 import json

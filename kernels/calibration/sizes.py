@@ -1,9 +1,12 @@
-"""The sizes in the grids: full (about 4 minutes on an H200), quick (under 1), and toys for a CPU."""
+"""The sizes in the grids: full (about 5 minutes on an H200), quick (about 1), and toys for a CPU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kvsim.kernels.calibration.points import SKEW
+
 Numbers = Sequence[int]
+ExpertAxes = tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ class Sizes:
         (sequences, chunk, prefix).
     product, product_fp8, lm_head : sequence of three axes
         Tokens, inputs, outputs; `_held_out`: points.
+    experts, experts_fp8 : tuple of three axes
+        (Experts, those that a token takes); (hidden, inner); rows per expert.
+    expert_bases, expert_held_out : sequence
+        (tokens, hidden, inner, experts, those that a token takes, experts on this GPU): where experts that
+        are spread over GPUs are measured; after their skew, points.
     sampling : tuple
         Rows of the grid and held out, vocabulary of the grid and held out.
     elementwise : sequence of int
@@ -75,6 +83,10 @@ class Sizes:
     product_fp8_held_out: Sequence[tuple[int, int, int]]
     lm_head: tuple[Numbers, Numbers, Numbers]
     lm_head_held_out: Sequence[tuple[int, int, int]]
+    experts: ExpertAxes
+    experts_fp8: ExpertAxes
+    expert_bases: Sequence[Numbers]
+    expert_held_out: Sequence[Sequence[float]]
     sampling: tuple[Numbers, Numbers, int, int]
     hidden: int
     width: int
@@ -91,11 +103,13 @@ class Sizes:
 
 
 def _geometry(
-    hidden: int, intermediate: int, heads: int, kv_heads: int, head_dim: int, *, weight_bytes: int = 2
-) -> Mapping[str, int]:
+    hidden: int, intermediate: int, heads: int, kv_heads: int, head_dim: int, *, weight_bytes: int = 2,
+    **experts: int,
+) -> Mapping[str, int]:  # fmt: skip
+    """`experts`: their number as `experts`, and `top_k`."""
     return {
         "hidden": hidden, "intermediate": intermediate, "heads": heads, "kv_heads": kv_heads,
-        "head_dim": head_dim, "block_size": 16, "weight_bytes": weight_bytes,
+        "head_dim": head_dim, "block_size": 16, "weight_bytes": weight_bytes, **experts,
     }  # fmt: skip
 
 
@@ -179,6 +193,26 @@ FULL = Sizes(
         (4000, 32_768, 131_072, 262_208),
     ),
     lm_head_held_out=((32, 3584, 152_064), (96, 5120, 32_000), (200, 4096, 128_256), (512, 2048, 128_256)),
+    experts=(
+        ((8, 2), (32, 4), (128, 8), (384, 8)),
+        ((2048, 192), (2048, 768), (4096, 1536), (7168, 2048), (4096, 14_336)),
+        (1 / 16, 1 / 4, 1, 4, 16, 64, 256, 1024, 4096),
+    ),
+    experts_fp8=(
+        ((8, 2), (32, 4), (128, 8), (384, 8)),
+        ((2048, 192), (2048, 768), (4096, 1536), (7168, 2048)),
+        (1 / 16, 1 / 4, 1, 4, 16, 64, 256, 1024, 4096),
+    ),
+    expert_bases=((8, 2048, 768, 32, 4, 32), (128, 2048, 768, 32, 4, 32), (2048, 2048, 768, 32, 4, 32)),
+    expert_held_out=(
+        (SKEW, 24, 2048, 768, 128, 8, 128), (SKEW, 300, 2048, 768, 128, 8, 128),
+        (0, 3000, 2048, 768, 128, 8, 128), (SKEW, 100, 4096, 192, 128, 8, 128),
+        (SKEW, 1500, 4096, 192, 128, 8, 128), (0, 50, 7168, 256, 256, 8, 256),
+        (SKEW, 700, 7168, 256, 256, 8, 256), (SKEW, 60, 7168, 2048, 256, 8, 32),
+        (SKEW, 1000, 7168, 2048, 256, 8, 32), (SKEW, 20, 4096, 7168, 8, 2, 8), (0, 500, 4096, 7168, 8, 2, 8),
+        (SKEW, 40, 2880, 2880, 32, 4, 32), (0, 1200, 2880, 2880, 32, 4, 32),
+        (SKEW, 6, 5120, 1536, 160, 8, 160), (SKEW, 12, 5120, 8192, 16, 1, 16),
+    ),
     sampling=((1, 8, 64, 256, 2048), (4, 32, 128), 131_072, 152_064),
     hidden=4096,
     width=5456,
@@ -196,6 +230,8 @@ FULL = Sizes(
         _geometry(8192, 7168, 16, 2, 128),  # a 70B model on four GPUs
         _geometry(2048, 8192, 32, 8, 64),
         _geometry(8192, 14_336, 32, 4, 128, weight_bytes=1),  # a 70B model in 8 bits on two
+        _geometry(2048, 768, 32, 4, 128, experts=128, top_k=8),  # a 30B model with experts
+        _geometry(4096, 384, 16, 1, 128, weight_bytes=1, experts=128, top_k=8),  # one of 235B on four
     ),
     batches=(
         _batch(8, 3000, "lognormal"), _batch(64, 2000, "lognormal"), _batch(200, 700, "bimodal"),
@@ -234,6 +270,10 @@ QUICK = Sizes(
     product_fp8_held_out=((24, 4096, 6144), (768, 5120, 13_824)),
     lm_head=((1, 64, 256, 1024), (512, 12_288), (4000, 262_208)),
     lm_head_held_out=((200, 4096, 128_256),),
+    experts=(((8, 2), (128, 8)), ((2048, 768), (4096, 3584)), (1 / 16, 4, 256)),
+    experts_fp8=(((8, 2), (128, 8)), ((2048, 768), (4096, 3584)), (1 / 16, 4, 256)),
+    expert_bases=(),
+    expert_held_out=((SKEW, 100, 2048, 768, 128, 8, 128), (0, 500, 4096, 1536, 32, 4, 32)),
     sampling=((1, 64, 2048), (32,), 131_072, 152_064),
     hidden=4096,
     width=5456,
@@ -281,6 +321,10 @@ TOY = Sizes(
     product_fp8_held_out=((8, 48, 48),),
     lm_head=((1, 8), (32, 64), (128, 256)),
     lm_head_held_out=((4, 48, 192),),
+    experts=(((4, 2), (8, 2)), ((32, 16), (32, 48)), (1 / 4, 2)),
+    experts_fp8=(((4, 2),), ((32, 16), (32, 48)), (1, 2)),
+    expert_bases=((4, 32, 16, 4, 2, 4),),
+    expert_held_out=((SKEW, 3, 48, 32, 6, 2, 6),),
     sampling=((1, 8), (4,), 128, 192),
     hidden=64,
     width=80,
@@ -290,7 +334,7 @@ TOY = Sizes(
     block_copy=((1, 4), (2,)),
     host_copy=((2**12, 2**14), (2**13,)),
     all_reduce=((2**10, 2**12), (2**11,)),
-    geometries=(_geometry(64, 96, 4, 2, 32),),
+    geometries=(_geometry(64, 96, 4, 2, 32), _geometry(64, 32, 4, 2, 32, experts=4, top_k=2)),
     batches=(_batch(2, 30, "lognormal"), _batch(1, 20, "even", (1, 12, 8))),
     heads=((64, 2),),
     vocabulary=256,

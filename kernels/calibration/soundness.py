@@ -12,9 +12,9 @@ from kvsim.kernels.calibration.errors import IncompleteError
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
 
-OPTIONAL = ("latent", "all_reduce", "to_host", "to_gpu")
-"""Parts that steps can do without: few models have latents, one GPU needs no all-reduce, and engines that
-recompute do not swap."""
+OPTIONAL = ("latent", "experts", "experts_fp8", "all_reduce", "to_host", "to_gpu")
+"""Parts that steps can do without: few models have latents, many no experts, one GPU needs no all-reduce, and
+engines that recompute do not swap."""
 
 MISSING_SHARE = 0.1
 COMPOSED_ERROR = 0.05

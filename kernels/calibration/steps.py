@@ -1,8 +1,9 @@
 """Composed steps: whole layers in sequence as in an engine, with blocks scattered over the pool.
 
 A layer is norm, product (queries, keys, values), rotary embedding, KV write, attention of the decoding
-sequences and of the chunks, product, norm, product (gate, up), activation, product (down). Activations pass
-from one to the next; weights, keys and values differ in each layer.
+sequences and of the chunks, product, norm, product (gate, up), activation, product (down). With experts the
+last three are a product (router) and the experts, which are chosen beforehand. Activations pass from one to
+the next; weights, keys and values differ in each layer.
 """
 
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from kvsim.kernels.calibration import layer
-from kvsim.kernels.calibration.launches import Call, block_tables, multiplication, pools, sample
-from kvsim.kernels.calibration.points import Arguments, Point, lengths_of, useful
+from kvsim.kernels.calibration.launches import Call, block_tables, multiplication, pools, routed, sample
+from kvsim.kernels.calibration.points import Arguments, Point, lengths_of, routing, useful
 from kvsim.kernels.calibration.room import Room
 from kvsim.kernels.decode import decode_attention
 from kvsim.kernels.pieces import cut
@@ -89,13 +90,9 @@ def new_slots(table: torch.Tensor, lengths: list[int], new: list[int], block_siz
 def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
     hidden, heads, kv_heads = x["hidden"], x["heads"], x["kv_heads"]
     head_dim, tokens = x["head_dim"], len(batch.hidden)
-    ends = [
-        (batch.normed, batch.qkv), (batch.attended.view(tokens, -1), batch.hidden),
-        (batch.normed, batch.gates), (batch.activated, batch.hidden),
-    ]  # fmt: skip
-    to_qkv, to_hidden, to_gates, to_end = (
-        multiplication(room, *each, narrow=x["weight_bytes"] == 1) for each in ends
-    )
+    ends = (batch.normed, batch.qkv), (batch.attended.view(tokens, -1), batch.hidden)
+    to_qkv, to_hidden = (multiplication(room, *each, narrow=x["weight_bytes"] == 1) for each in ends)
+    mlp = _mlp(room, x, batch)
     gain, value = _gain(room, hidden), room.cut(tokens, kv_heads, head_dim)
     keys, values = pools(room, batch.blocks, x)
     # The kernels take contiguous tensors: the rotated heads of all tokens are viewed as queries, then keys.
@@ -128,11 +125,24 @@ def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
             )  # fmt: skip
         to_hidden()
         layer.norm(batch.hidden, batch.residual, gain, batch.normed).run()
-        to_gates()
-        layer.activation(batch.gates, batch.activated).run()
-        to_end()
+        for call in mlp:
+            call()
 
     return run
+
+
+def _mlp(room: Room, x: Arguments, batch: Batch) -> list[Call]:
+    """What follows the second norm, in order."""
+    tokens, narrow, count = len(batch.hidden), x["weight_bytes"] == 1, x.get("experts")
+    if count:
+        scores = multiplication(room, batch.normed, room.new(tokens, count))
+        chosen = routing(tokens, x["hidden"], x["intermediate"], count, x["top_k"])
+        return [scores, routed(room, batch.normed, batch.hidden, chosen, narrow)]
+    return [
+        multiplication(room, batch.normed, batch.gates, narrow),
+        layer.activation(batch.gates, batch.activated).run,
+        multiplication(room, batch.activated, batch.hidden, narrow),
+    ]
 
 
 def _head(room: Room, x: Arguments) -> Call:

@@ -29,6 +29,8 @@ PARTS = {
     "product": "matrix products",
     "product_fp8": "products in 8 bits",
     "lm_head": "output matrix",
+    "experts": "experts",
+    "experts_fp8": "experts in 8 bits",
     "sampling": "sampling",
     "elementwise": "norm, rotary, gate",
     "kv_write": "KV write",

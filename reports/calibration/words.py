@@ -62,5 +62,7 @@ def layer(x: Mapping[str, Any]) -> str:
         return f"output of {x['vocabulary']:,} words from {x['hidden']:,}"
     if "heads" in x:
         narrow = ", 8 bits" if x.get("weight_bytes") == 1 else ""
-        return f"layer {x['hidden']:,} wide, {x['heads']}/{x['kv_heads']} heads of {x['head_dim']}{narrow}"
+        routed = f", {x['experts']} experts" if x.get("experts") else ""
+        heads = f"{x['heads']}/{x['kv_heads']} heads of {x['head_dim']}"
+        return f"layer {x['hidden']:,} wide, {heads}{routed}{narrow}"
     return ""

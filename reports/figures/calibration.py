@@ -34,10 +34,12 @@ ALONG = {
     "product": "tokens",
     "product_fp8": "tokens",
     "lm_head": "tokens",
+    "experts": "rows",
+    "experts_fp8": "rows",
 }
 """The x axis of these parts; all others have bytes."""
 
-AXES = {"context_tokens": "tokens of context", "tokens": "tokens", "bytes": "bytes"}
+AXES = {"context_tokens": "tokens of context", "rows": "rows per expert"}
 APART = {
     "decode": "sequences x KV heads",
     "latent": "sequences x query heads",
@@ -45,6 +47,8 @@ APART = {
     "product": "weights",
     "product_fp8": "weights",
     "lm_head": "weights",
+    "experts": "experts x matrix",
+    "experts_fp8": "experts x matrix",
 }
 ACROSS = 3
 MOST_LINES = 3
@@ -120,10 +124,11 @@ def lines_of(part: Fitted) -> list[Line]:
 
 
 def _said(rest: Mapping[str, float]) -> str:
-    """`512`; `4,096 x 28,672` for weights."""
+    """`512`; `4,096 x 28,672` for weights; `8 x 393,216, evenly` for experts."""
     if "gpus" in rest:
         return f"of {rest['gpus']:.0f}"
-    return " x ".join(f"{value:,.0f}" for value in rest.values())
+    said = " x ".join(f"{value:,.0f}" for axis, value in rest.items() if axis != "skew")
+    return f"{said}, evenly" if rest.get("skew") == 0 else said
 
 
 def chosen(lines: Sequence[Line], most: int = MOST_LINES) -> list[Line]:

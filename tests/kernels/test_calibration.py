@@ -38,7 +38,7 @@ from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.overview import held_by_others
 from kvsim.kernels.calibration.plan import Plan, plan
-from kvsim.kernels.calibration.points import SENTINEL, Point, Sample, components
+from kvsim.kernels.calibration.points import SENTINEL, Point, Sample, components, routing
 from kvsim.kernels.calibration.room import NARROW, Room
 from kvsim.kernels.calibration.soundness import exit_code_of
 from kvsim.sim import __version__ as kvsim_version
@@ -228,17 +228,24 @@ def test_a_few_points_that_fail_are_left_out_with_their_reason(quick, tmp_path):
 
 
 def test_a_part_that_most_steps_do_without_is_left_out_where_too_much_of_it_fails():
-    """All latents, and every second copy to the GPU: the profile has neither, and tells why."""
+    """All latents, and every second copy to the GPU: the profile has neither, and tells why. Nor has it
+    experts, and so no composed steps of them."""
 
     class Flawed(SyntheticGpu):
         def sample(self, point):
-            fails = point.part == "latent" or (point.part == "to_gpu" and point.x["bytes"] > 2**18)
+            fails = point.part in {"latent", "experts"}
+            fails |= point.part == "to_gpu" and point.x["bytes"] > 2**18
             return DEAD if fails else super().sample(point)
 
     full = Plan(H200, False, tuple(points(H200, False)))
     found = fixed(full, Flawed())
-    assert set(full.parts) - {"ceilings", "launch", "composed"} - set(found["parts"]) == {"latent", "to_gpu"}
-    assert {one["part"] for one in found["refused"]} == {"latent", "to_gpu"}
+    left = {"latent", "experts", "to_gpu"}
+    assert set(full.parts) - {"ceilings", "launch", "composed"} - set(found["parts"]) == left
+    assert {one["part"] for one in found["refused"]} == left
+    composed = {
+        (one["x"].get("experts"), one["x"].get("weight_bytes")) for one in found["composed"]["points"]
+    }
+    assert composed == {(None, 2), (None, 1), (128, 1), (None, None)}
 
 
 def test_what_does_not_fit_the_memory_is_no_failure(quick):
@@ -556,11 +563,11 @@ def test_rehearsal_from_end_to_end(tmp_path):
     profile = json.loads(out.read_text(encoding="utf-8"))
     assert (profile["kind"], profile["gpu"], profile["device"]["name"]) == ("rehearsal", None, "CPU")
     assert set(profile["parts"]) == {
-        "decode", "latent", "prefill", "product", "product_fp8", "lm_head", "sampling", "elementwise",
-        "kv_write", "block_copy", "to_host", "to_gpu",
+        "decode", "latent", "prefill", "product", "product_fp8", "lm_head", "experts", "experts_fp8",
+        "sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu",
     }  # fmt: skip
     assert profile["refused"] == []
-    assert len(profile["composed"]["points"]) == 3
+    assert len(profile["composed"]["points"]) == 5
     assert not (tmp_path / "out.json.journal").exists()
 
 
@@ -605,6 +612,33 @@ def test_every_launch_over_latents_has_others_and_is_shared_out_once(room, monke
     assert (len(addresses), sizes, len(pieces)) == (4, {element_bytes}, 1)
 
 
+@pytest.mark.parametrize("part", ["experts", "experts_fp8"])
+def test_every_launch_has_other_experts_chosen_anew(room, monkeypatch, part):
+    seen = []
+    monkeypatch.setattr(room, "launches", lambda *_: 3)
+    monkeypatch.setattr(launches, "routed_experts", lambda *given, **more: seen.append((given, more)))
+    for call in launches.experts(room, routing(20, 64, 32, 8, 2, local=4), part):
+        call()
+    weights = {given[place].data_ptr() for given, _ in seen for place in (3, 4)}
+    assert len(weights) == 6 and not torch.equal(seen[0][0][1], seen[1][0][1])
+    kind, scale = (NARROW, layer.SCALE) if part == "experts_fp8" else (room.dtype, 1.0)
+    for (x, _, factors, gate_up, down), more in seen:
+        assert (x.dtype, gate_up.dtype, down.dtype) == (kind,) * 3 and more.get("scale", 1.0) == scale
+        assert (gate_up.shape, down.shape) == ((4, 64, 64), (4, 64, 32))
+        assert factors.sum(1).tolist() == pytest.approx([1.0] * 20)
+
+
+@pytest.mark.parametrize(("skew", "least", "most"), [(0, 0.8, 1.2), (1.2, 3, 12)])
+def test_experts_are_chosen_evenly_or_by_a_power_law(room, skew, least, most):
+    """How often the busiest of 64 is chosen, over the mean; every token takes different ones."""
+    chosen = launches.choice(room, routing(8000, 64, 32, 64, 4, skew=skew)).cpu()
+    assert chosen.shape == (8000, 4) and chosen.dtype == torch.int32
+    assert all(len(set(row)) == 4 for row in chosen.tolist())
+    counts = chosen.flatten().bincount(minlength=64)
+    assert least < counts.max() / 500 < most
+    assert (counts.min() > 400) == (skew == 0)
+
+
 def test_contexts_are_shared_out_again_and_again_in_one_memory(room, monkeypatch):
     """As engines do, and captured graphs: what is timed makes nothing."""
     outs, ours = [], launches.cut
@@ -634,9 +668,10 @@ def test_a_composed_step_writes_new_tokens_where_its_attention_reads_them(room):
     assert slots.tolist() == [1 * 4, 0 * 4 + 3, 4 * 4, 4 * 4 + 1, 4 * 4 + 2]
 
 
-def test_a_composed_step_launches_what_it_is_said_to_consist_of(room, monkeypatch):
+@pytest.mark.parametrize("experts", [0, 4])
+def test_a_composed_step_launches_what_it_is_said_to_consist_of(room, monkeypatch, experts):
     """A layer's kernels in order, counted against `components`."""
-    counted = {"elementwise": 0, "product": 0, "kv_write": 0, "decode": 0, "prefill": 0}
+    counted = {"elementwise": 0, "product": 0, "kv_write": 0, "decode": 0, "prefill": 0, "experts": 0}
 
     def counting(part, call):
         def counted_call(*arguments, **more):
@@ -649,11 +684,12 @@ def test_a_composed_step_launches_what_it_is_said_to_consist_of(room, monkeypatc
         ("decode", steps, "decode_attention"), ("prefill", steps, "prefill_attention"),
         ("kv_write", steps, "write_kv"), ("elementwise", layer, "norm"), ("elementwise", layer, "rotary"),
         ("elementwise", layer, "activation"), ("product", torch, "mm"),
+        ("experts", launches, "routed_experts"),
     ):  # fmt: skip
         monkeypatch.setattr(where, name, counting(part, getattr(where, name)))
     monkeypatch.setattr(room, "launches", lambda size: 1)
     toys = [point.x for point in plan_of_toys() if point.part == "composed" and point.x["what"] == "layer"]
-    x = next(x for x in toys if x["sequences"] and x["batch"])
+    x = next(x for x in toys if x["sequences"] and x["batch"] and x.get("experts", 0) == experts)
     (run,) = steps.composed(room, x)
     run()
     wanted = dict.fromkeys(counted, 0)

@@ -158,6 +158,19 @@ def test_keys_and_values_come_16_bytes_at_a_time(reports):
             assert not [name for name in copies if not name.endswith(".BYPASS.128")], report
 
 
+def test_experts_read_16_bytes_at_a_time_and_multiply_as_the_chip_does(reports):
+    """Tiles of 64 rows and more in warpgroups, or in tensor memory."""
+    kinds = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA"}
+    experts = where(reports, lambda report: report["kernel"] == "expert_kernel")
+    assert len(experts) == 2 * (4 + 8 + 8)
+    for report in experts:
+        copies = widths(report, "LDGSTS")
+        assert copies and not [name for name in copies if not name.endswith(".BYPASS.128")], report
+        gpu, tokens = report["variant"].split()[0], int(report["variant"].split()[-2])
+        if " fp8 " not in report["variant"]:
+            assert widths(report, kinds[gpu] if tokens >= 1024 else "HMMA"), report
+
+
 def test_moves_are_16_bytes_at_a_time(reports):
     moving = where(reports, lambda report: report["kernel"] == "move_kernel")
     assert moving

@@ -12,8 +12,11 @@ from support.profiles import of_an_earlier_kernel, settings
 from support.settings import deployed
 
 from kvsim.kernels.calibration import form
+from kvsim.kernels.calibration.points import Point, features, routing
 from kvsim.sim.build import build_engine, resolve
+from kvsim.sim.cost.calibrated.layer import layer_of
 from kvsim.sim.cost.calibrated.model import FIRST_STRETCH, GRAPH_SEQS, STRETCH
+from kvsim.sim.cost.calibrated.parts import ExpertsPart, Part
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.scaled import Scaled
 from kvsim.sim.cost.step_cost import Spread, StepShape
@@ -57,6 +60,13 @@ def without_latents():
     return found
 
 
+def without_experts():
+    """Nor experts, like profiles from before they were measured."""
+    found = without_latents()
+    del found["parts"]["experts"], found["parts"]["experts_fp8"]
+    return found
+
+
 def with_norm(p):
     """The example, with another norm in decode attention."""
     found = settings()
@@ -73,7 +83,9 @@ COSTS = {
     "four GPUs": cost("llama-3.1-70b", 4),
     "windows": cost("mistral-7b"),
     "some windows": cost("gemma-3-27b"),
+    "experts": cost("qwen3-30b-a3b"),
     "experts and a latent": cost("deepseek-v3", 8),
+    "experts that were not measured": cost("mixtral-8x7b", 2, without_experts()),
     "a latent that was not measured": cost("deepseek-v3", 8, without_latents()),
     "a latent of eight heads": cost("kimi-k2", 8),
     "small blocks": cost(block_size=1),
@@ -467,7 +479,7 @@ def test_time_outside_is_named_with_what_was_measured_and_only_that_of_the_parts
 
 
 def test_what_no_calibration_measures_counts_with_its_own_time():
-    found = cost_named("calibrated", scenario("deepseek-v3", 8, without_latents()))
+    found = cost_named("calibrated", scenario("deepseek-v3", 8, without_experts()))
     shape = StepShape(decode_seqs=8, context_tokens=8000)
     duration = found.step_ps(shape)
     found.carried_out(shape, duration)
@@ -485,11 +497,33 @@ def test_latents_that_were_measured_are_outside_only_where_they_lie_outside():
     for shape in steps:
         found.carried_out(shape, found.step_ps(shape))
         said.append(found.outside())
-    assert said[0] == ["mixture of experts"]
-    assert said[1] == ["mixture of experts", "prompts of multi-head latent attention"]
+    assert {each.partition(":")[0] for each in said[0]} == {"product fp8", "product"}  # narrow ones
+    assert set(said[1]) == {*said[0], "prompts of multi-head latent attention"}
     many = StepShape(decode_seqs=300, context_tokens=300 * 1000)
     found.carried_out(many, found.step_ps(many))
     assert "latent: sequences 300 (measured: 1 to 256)" in found.outside()
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "part", "spread", "skew"),
+    [
+        ("qwen3-30b-a3b", 1, "experts", False, 1.2), ("qwen3-30b-a3b", 1, "experts", False, 0.0),
+        ("mixtral-8x7b", 2, "experts", False, 1.2), ("deepseek-v3", 8, "experts_fp8", False, 1.2),
+        ("deepseek-v3", 8, "experts_fp8", True, 1.2),
+    ],
+)  # fmt: skip
+def test_experts_take_what_the_calibration_predicts(model, tp, part, spread, skew):
+    """As computed by its formulas, with its own rule for the rows of a tile; `spread`: over the GPUs."""
+    experts, content = layer_of(model_named(model), tp, spread).experts, PARTS[part]
+    priced = ExpertsPart(Part(part, content), experts, skew)
+    for tokens in (1, 5, 30, 200, 1000, 8192):
+        x = routing(
+            tokens, experts.hidden, experts.inner, experts.experts, experts.top_k,
+            local=experts.local, skew=skew,
+        )  # fmt: skip
+        moved, work, place = features(Point(part, x), content["constants"])
+        expected = form.predict_s(content, moved, work, place)
+        assert priced.priced(tokens).ps == pytest.approx(expected * 1e12, rel=1e-9), tokens
 
 
 WIDEST = "bloom-176b"

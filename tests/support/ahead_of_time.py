@@ -25,6 +25,7 @@ from triton.compiler import ASTSource
 from kvsim.kernels.calibration import layer
 from kvsim.kernels.copy import plan_copy
 from kvsim.kernels.decode import plan_decode
+from kvsim.kernels.experts import plan_experts
 from kvsim.kernels.latent import blocks_of, plan_latent
 from kvsim.kernels.launch import Gpu, Launch, decode_tiling, latent_tiling
 from kvsim.kernels.pieces import plan_cut
@@ -192,6 +193,14 @@ def moves(gpu, kv=torch.bfloat16, block_size=16, head_dim=128):
     ]
 
 
+def experts(gpu, tokens, kind=torch.bfloat16):
+    """The launches of a layer's 128 experts, 8 for each token."""
+    shapes = (tokens, 2048), (128, 1536, 2048), (128, 2048, 768)
+    x, gate_up, down = (meta(*shape, dtype=kind) for shape in shapes)
+    chosen, factors = meta(tokens, 8, dtype=torch.int32), meta(tokens, 8, dtype=torch.float32)
+    return plan_experts(x, chosen, factors, gate_up, down, out=meta(tokens, 2048), gpu=gpu)
+
+
 def layers():
     """The small kernels of a layer."""
     wide, numbers = meta(100, 8192), meta(100, 64, dtype=torch.float32)
@@ -211,6 +220,10 @@ def variants(gpu):
     """Name -> maker of the launches, each one argument away from bf16, head size 128, blocks of 16."""
     fp8 = torch.float8_e4m3fn if gpu.has_fp8 else torch.float8_e5m2
     found = {"moves": lambda: moves(gpu), "moves fp8": lambda: moves(gpu, kv=fp8), "layers": layers}
+    for tokens in (64, 512, 1024, 2048):  # tiles of 16 to 128 rows
+        found[f"experts of {tokens} tokens"] = partial(experts, gpu, tokens)
+        if gpu.has_fp8:
+            found[f"experts fp8 of {tokens} tokens"] = partial(experts, gpu, tokens, fp8)
     for kind, make in (("decode", decode), ("prefill", prefill)):
         for what, more in {
             "": {},

@@ -9,18 +9,29 @@ waves of whole tiles; norms are of third power. The fit must match it neverthele
 
 import json
 from dataclasses import replace
+from functools import cache
 from heapq import heappop, heappush, heapreplace
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from random import Random
+from statistics import fmean
 
 from kvsim.kernels.calibration.calibrate import calibrate
 from kvsim.kernels.calibration.device import Device
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.plan import Plan
-from kvsim.kernels.calibration.points import BYTES, SENTINEL, Sample, components, lengths_of, useful
+from kvsim.kernels.calibration.points import (
+    BYTES,
+    MOST_POPULAR,
+    SENTINEL,
+    Sample,
+    components,
+    lengths_of,
+    useful,
+)
 from kvsim.kernels.calibration.profile import write_profile
+from kvsim.kernels.experts import tile_of
 from kvsim.kernels.launch import DECODE, PREFILL, Gpu, latent_tiling, shares_of
 
 EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
@@ -116,6 +127,39 @@ def narrow_product_s(x):
     return product_s(x, 4.5e-6, 1, 4, 1.8)
 
 
+@cache
+def loads_of(tokens, count, top_k, skew):
+    """How many rows each expert has on average, of all experts, in a few drawings of their popularity."""
+    found = []
+    for seed in range(8 if skew else 1):
+        random = Random(seed)
+        most = MOST_POPULAR ** (1 - skew)
+        drawn = [
+            (1 + random.random() * (most - 1)) ** (1 / (1 - skew)) if skew else 1.0 for _ in range(count)
+        ]
+        shares, left = [top_k * each / sum(drawn) for each in drawn], 0.0
+        while max(shares) > 1.000001:  # a token takes an expert once, and others for the rest
+            left = sum(share - 1 for share in shares if share > 1)
+            free = sum(share for share in shares if share < 1)
+            shares = [1.0 if share >= 1 else share * (1 + left / free) for share in shares]
+        found.append([tokens * share for share in shares])
+    return found
+
+
+def experts_s(x, size=2, start_s=1.1e-5, faster=1.0):
+    """Each chosen expert reads its weights once, and computes whole tiles of its rows."""
+    tokens, weights = x["tokens"], 3 * x["matrix"]
+    tile = tile_of(round(x["rows"] * x["local"]), x["local"])
+    seconds = []
+    for loads in loads_of(tokens, x["experts"], x["top_k"], x["skew"]):
+        own = loads[: x["local"]]
+        chosen = [1 - (1 - min(load / tokens, 1)) ** tokens for load in own]
+        tiles = sum(chance * ceil(load / tile) for chance, load in zip(chosen, own, strict=True))
+        moved = size * weights * sum(chosen) + 2 * sum(own) * (2 * x["hidden"] + 3 * x["inner"])
+        seconds.append(norm3(moved / BANDWIDTH, 2 * weights * tile * tiles / PEAK / faster))
+    return start_s + fmean(seconds)
+
+
 def bytes_s(point):
     start, rate, step = {
         "sampling": (2e-5, 4e11, 0),
@@ -148,7 +192,8 @@ def true_s(point):
         return moved / BANDWIDTH + flops / PEAK
     own = {
         "decode": decode_s, "latent": latent_s, "prefill": prefill_s, "product": product_s,
-        "product_fp8": narrow_product_s, "lm_head": product_s,
+        "product_fp8": narrow_product_s, "lm_head": product_s, "experts": experts_s,
+        "experts_fp8": lambda x: experts_s(x, 1, 1.4e-5, 1.8),
     }  # fmt: skip
     return own[point.part](point.x) if point.part in own else bytes_s(point)
 

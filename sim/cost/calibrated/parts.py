@@ -219,12 +219,13 @@ class ExpertsPart:
     """
 
     def __init__(self, part: Part, layer: Experts, skew: float, weight_bytes: float | None = None) -> None:
-        constants, self._layer = part.constants, layer
+        constants = self._constants = part.constants
+        self._layer = layer
         own: float = constants["weight_bytes"]
         place = {"skew": skew, "shared": layer.shared, "local": layer.local}
         self._along = Along(part, "rows", **place, matrix=layer.hidden * layer.inner)
         self._matrices: float = constants["matrices"] * layer.hidden * layer.inner
-        self._weight_bytes, self._tile = weight_bytes or own, float(constants["token_tile"])
+        self._weight_bytes = weight_bytes or own
         self._all_rows: int = constants.get("all_rows", 0)
         other = weight_bytes not in (None, own)
         self._never = ((f"weights of {8 * (weight_bytes or 0):g} bits", "", 0.0),) if other else ()
@@ -237,9 +238,18 @@ class ExpertsPart:
         moved = self._weight_bytes * active * self._matrices
         handled = tokens * layer.top_k if self._all_rows else rows
         moved += 2 * handled * (2 * layer.hidden + 3 * layer.inner)
-        work = 2 * self._matrices * active * self._tile * ceil(rows / active / self._tile)
+        tile = expert_tile(self._constants, rows / layer.local)
+        work = 2 * self._matrices * active * tile * ceil(rows / active / tile)
         found = self._along.priced(moved, work, tokens * layer.top_k / layer.experts)
         return Priced.of(found.ps, self._never) if self._never else found
+
+
+def expert_tile(constants: Mapping[str, Any], rows: float) -> float:
+    """Rows of a tile, if each of the experts has `rows` on average."""
+    if "token_tile" in constants:
+        return float(constants["token_tile"])
+    rounded = 1 << (ceil(rows) - 1).bit_length()
+    return float(min(max(rounded, constants["least_tile"]), constants["most_tile"]))
 
 
 def chosen_experts(layer: Experts, tokens: int) -> float:
