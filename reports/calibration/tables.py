@@ -17,6 +17,7 @@ from kvsim.reports.calibration.profile import Analytic, Fit, Fitted, Timed
 from kvsim.reports.calibration.words import batch, duration, layer, percent, rate, size, span
 from kvsim.reports.fitting import FittingTable
 from kvsim.reports.palette import count
+from kvsim.sim.cost.lent_parts import part_words, with_lent
 from kvsim.sim.cost.profile_place import called_by
 from kvsim.sim.models.spec import GpuSpec
 
@@ -24,6 +25,8 @@ MOST_ERROR = 0.05
 """Above this mean error of composed steps, a profile gets a note."""
 
 LARGE_SPREAD = 0.10
+GEOMETRY = 47
+"""Most characters of a line about a layer, cut at a comma: no more than the longest batch has."""
 _CEILINGS = (
     ("copy, read + written", "copy_bytes_per_s", "bandwidth_bytes_per_s", "B/s"),
     ("read", "read_bytes_per_s", "bandwidth_bytes_per_s", "B/s"),
@@ -51,7 +54,7 @@ def profile_report(fit: Fit) -> RenderableType:
 
 _HOW = (
     "A launch takes (start + bytes and work) x ratio. Bytes and work are joined as a sum, as the longer of "
-    "the two, or between them (norm p: the p-th root of the sum of p-th powers). Ratio: measured over form."
+    "the two, or between them (p: the p-th root of the sum of p-th powers). Ratio: measured over form."
 )
 
 
@@ -139,7 +142,7 @@ def _forms_table(fit: Fit) -> Table:
             duration(form["t0_s"]),
             rate(form["bandwidth_bytes_per_s"], "B/s"),
             _work(part),
-            _JOINED.get(form["p"], f"norm {form['p']}") if form["work_per_s"] else "",
+            _JOINED.get(form["p"], f"p={form['p']}") if form["work_per_s"] else "",
             bounds[0] if bounds[0] == bounds[1] else " to ".join(bounds),
         )
     return table
@@ -191,7 +194,7 @@ def _composed_table(fit: Fit) -> Table:
     for one in fit.composed:
         of, times = layer(one.x), (duration(one.median_s), duration(one.predicted_s))
         if of and of != said:
-            table.add_row(of)
+            table.add_row("\n".join(re.findall(rf"(.{{1,{GEOMETRY}}})(?:, |$)", of)))
         said = of
         table.add_row(f"{'  ' if of else ''}{batch(one.x)}", *times, f"{100 * one.off:+.1f} %")
     return table
@@ -228,10 +231,15 @@ def notes(fit: Fit) -> Iterator[str]:
             "the GPU busy with something else?"
         )
     measured = {part.name for part in fit.parts}
-    lacking = [name for name in ("to_host", "to_gpu", "all_reduce") if name not in measured]
+    lender = fit.file.lender
+    lent = set(with_lent(fit.file.parts, lender.parts, lender.engine)) - measured if lender else set()
+    lacking = [name for name in ("to_host", "to_gpu", "all_reduce") if name not in {*measured, *lent}]
     if lacking:
         what = {"to_host": "swaps out", "to_gpu": "swaps in", "all_reduce": "all-reduces"}
         yield f"Not measured, by the datasheet instead: {', '.join(what[name] for name in lacking)}."
+    if lender and lent:
+        said = ", ".join(map(part_words, sorted(lent)))
+        yield f"Not measured, as in {lender.name} ({lender.engine}) instead: {said}."
 
 
 def _wide(one: Timed) -> bool:

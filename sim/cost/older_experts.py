@@ -13,6 +13,7 @@ server decides any of this (docs/truth.md).
 from collections.abc import Mapping
 from typing import Any
 
+from kvsim.sim.cost.lent_parts import LENT
 from kvsim.sim.deployment.vllm_defaults import FAMILY, release_number
 from kvsim.sim.models.spec import GpuSpec
 
@@ -37,11 +38,12 @@ long as in 0.24."""
 def of_release(
     profile: Mapping[str, Any] | None, release: str, gpu: GpuSpec, gpus: int
 ) -> Mapping[str, Any] | None:
-    """A profile measured elsewhere, with the experts of a release on `gpus` GPUs; any other unchanged."""
-    number = release_number(release)
-    if profile is None or number is None or profile["kind"] != "elsewhere" or PART not in profile["parts"]:
+    """A profile with the experts of a release on `gpus` GPUs, if they were measured elsewhere."""
+    number, part = release_number(release), profile["parts"].get(PART) if profile else None
+    if profile is None or number is None or part is None:
         return profile
-    part = profile["parts"][PART]
+    if profile["kind"] != "elsewhere" and LENT not in part:
+        return profile
     if gpu.name in BLACKWELL and number < NEW_EXPERTS_SINCE:
         part = _slower(part, TRITON_READS, TRITON_ROWS)
     elif gpu.name in HOPPER and gpus != TRITON_GPUS and PADDED_SINCE <= number < CUTLASS_SINCE:
@@ -75,7 +77,8 @@ def _in_blocks(part: Mapping[str, Any], bytes_per_s: float) -> Mapping[str, Any]
         "p": 1,
     }
     constants = {"block_rows": BLOCK_ROWS, "weight_bytes": part["constants"]["weight_bytes"]}
-    return {"form": form, "constants": constants, "range": {}, "tables": []}
+    lent = {LENT: part[LENT]} if LENT in part else {}
+    return {"form": form, "constants": constants, "range": {}, "tables": [], **lent}
 
 
 def _slower(part: Mapping[str, Any], reads: float, rows: float) -> Mapping[str, Any]:

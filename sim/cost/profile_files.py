@@ -7,7 +7,7 @@
 A profile is found by path, by name in the user's own directory, or by name among the shipped ones
 (sim/profiles/). A GPU's name finds a profile of that GPU: the user's before shipped ones, then those without
 faults, full ones, the newest. Of shipped profiles those measured elsewhere come first: they are of an
-engine's own kernels.
+engine's own kernels. They also lend to others of their GPU what these lack (lent_parts.py).
 
 A run keeps what it needs of a profile in its config.json, not a path: the fitted parts, their origin, and the
 SHA-256 of the whole file. Raw points are left out, as are parts and axis values that its model does not use.
@@ -24,6 +24,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from kvsim.sim.cost.lent_parts import with_lent
 from kvsim.sim.cost.logged import cost_of
 from kvsim.sim.cost.profile_checks import KINDS, check_profile
 from kvsim.sim.cost.published import ELSEWHERE, OURS
@@ -130,18 +131,35 @@ class ProfileFile:
         named |= {key: content[key] for key in ("source", "engine") if key in content}
         named |= {"faults": self.faults} if self.faults else {}
         measured = {key: content["measured"].get(key) for key in ("date", "driver", "torch", "triton")}
-        kept = ("form", "constants", "tables", "range", "scaled_from")
         return {
             **named,
             "sha256": self.sha256,
             "device": content["device"]["name"],
             "measured": measured,
             "composed_error": self.composed_error,
-            "parts": {
-                name: {key: part[key] for key in kept if key in part}
-                for name, part in content["parts"].items()
-            },
+            "parts": self.parts,
         }
+
+    @property
+    def parts(self) -> dict[str, Mapping[str, Any]]:
+        """The parts without their points."""
+        kept = ("form", "constants", "tables", "range", "scaled_from")
+        parts = self.content["parts"]
+        return {name: {key: part[key] for key in kept if key in part} for name, part in parts.items()}
+
+    @property
+    def lender(self) -> "ProfileFile | None":
+        """The profile that lends this one what it lacks."""
+        if self.content["kind"] != "calibrated" or self.gpu is None:
+            return None
+        return next((each for each in _shipped(self.gpu) if each.elsewhere), None)
+
+    def completed(self) -> Profile:
+        """The settings, with what the profile lacks and another has."""
+        settings, lender = self.settings(), self.lender
+        if lender is None:
+            return settings
+        return {**settings, "parts": with_lent(self.parts, lender.parts, lender.engine)}
 
     def gpu_spec(self) -> GpuSpec:
         """The GPU that was measured: the built-in one, else from the profile's own ceilings."""
@@ -287,7 +305,7 @@ def gpu_and_cost(gpu: str, cost: str | None) -> tuple[GpuSpec, str, Profile | No
     if wanted:
         if cost is not None and found.content["kind"] not in kinds:
             raise KvsimError(f"cost {cost} does not take profile {found.name}, which is for {found.cost}")
-        return found.gpu_spec(), found.cost, found.settings()
+        return found.gpu_spec(), found.cost, found.completed()
     return found.gpu_spec(), str(cost), None
 
 

@@ -414,7 +414,7 @@ def test_a_profile_is_shown_with_its_own_numbers(sim):
         "starting a kernel, from the host +6.00 us",
         "a kernel in a CUDA graph +1.50 us",
         "starting a CUDA graph +12.0 us",
-        r"decode attention +4.00 us +4.30 TB/s +833 ns/tile +norm 3 +0.50 to 2.00",
+        r"decode attention +4.00 us +4.30 TB/s +833 ns/tile +p=3 +0.50 to 2.00",
         "sampling +25.0 us +300 GB/s +- +[0-9]",
         r"decode attention +193 .* 43 +3.1 % +11.5 %",
         "composed steps +1 +1.0 % +1 +2.4 % +2.4 %",
@@ -431,7 +431,8 @@ def test_a_profile_of_every_part_is_shown_in_80_columns(synthetic, sim):
     assert "…" not in out
     assert not list(Path().glob("*.png"))
     fit = fit_of(read_profile(synthetic))
-    assert all(len(re.findall(rf"^{part.title} ", out, re.MULTILINE)) == 2 for part in fit.parts)
+    assert all(len(re.findall(rf"^{part.title}  +[\d.]", out, re.MULTILINE)) == 2 for part in fit.parts)
+    assert re.search(r"^layer 4,096 wide, 16/1 heads of 128 *\n128 experts, 8 bits *$", out, re.MULTILINE)
     assert re.search("clocks +SM 1,980 MHz, 55 °C, 420 W", out)
     layers = {line for line in out.splitlines() if line.startswith("layer ")}
     assert len(layers) >= 3

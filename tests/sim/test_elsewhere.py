@@ -82,7 +82,8 @@ def test_our_own_ship_and_are_taken_where_they_are_asked_for(asked, gpu, error, 
     assert (spec.name, cost, profile["name"]) == (gpu, "calibrated", name)
     deployment = deployed(model=model_named("llama-3.1-8b"), gpu=spec, cost=cost, profile=profile)
     assert "faults" not in profile
-    assert f"error {error} on composed steps, host" in source(profile, deployment)
+    found = resolve(deployment).deployment
+    assert f"error {error} on composed steps, host" in source(found.profile, found)
     link = link_figures("pcie", deployment)
     assert [round(rate, 1) for rate in (link.load_gb_per_s, link.store_gb_per_s)] == rates
     assert (round(link.latency_us, 1), link.source) == (latency_us, f"measured: profile {name}")

@@ -30,6 +30,7 @@ from kvsim.sim.cost.calibrated.parts import Place, Priced
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.cost.frontend import frontend_words
 from kvsim.sim.cost.host import PLAIN_PROMPTS, engine_of, host_of, host_words
+from kvsim.sim.cost.lent_parts import lent_words
 from kvsim.sim.cost.older_experts import release_of
 from kvsim.sim.cost.options import CalibratedOptions
 from kvsim.sim.cost.profile_checks import check_profile
@@ -362,6 +363,9 @@ def source(profile: Profile, deployment: Deployment) -> str:
     if error is not None:
         facts.append(f"error {100 * error:.1f} % on composed steps")
     facts += [f"faulty: {each}" for each in profile.get("faults", ())]
+    if lent := lent_words(profile["parts"]):
+        older = release_of(profile)
+        facts.append(lent + (f", experts as in {older}" if older else ""))
     kind = REHEARSAL if profile["kind"] == "rehearsal" else "measured"
     said = ", ".join(filter(None, [kind, date, *facts, *host]))
     return f"calibrated: {what}; profile {profile['name']}, {said}"

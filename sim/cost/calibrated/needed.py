@@ -12,6 +12,7 @@ from typing import Any
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, layer_of
 from kvsim.sim.cost.calibrated.measured import BY_SIZE, REDUCE, in_precision
 from kvsim.sim.cost.collective import group_of
+from kvsim.sim.cost.lent_parts import LENT
 from kvsim.sim.cost.options import CalibratedOptions
 from kvsim.sim.cost.profile_files import Profile
 from kvsim.sim.deployment.deployment import Deployment
@@ -24,11 +25,14 @@ Values = Mapping[str, Iterable[float]]
 def needed(profile: Profile, deployment: Deployment, draft: Deployment | None = None) -> Profile:
     """The part of the profile that the deployment and its draft need.
 
-    A profile of `sim calibrate` stays unchanged.
+    A profile of `sim calibrate` keeps all parts of its own.
     """
-    if profile["kind"] != "elsewhere":
-        return profile
     parts = profile["parts"]
+    own = {name: part for name, part in parts.items() if LENT not in part}
+    if profile["kind"] == "elsewhere":
+        own = {}
+    elif len(own) == len(parts):
+        return profile
     used = {name: values for name, values in _used(parts, deployment).items() if name in parts}
     if draft is not None:
         for name, values in _used(parts, draft).items():
@@ -37,7 +41,8 @@ def needed(profile: Profile, deployment: Deployment, draft: Deployment | None = 
                 used[name] = {
                     axis: [*before.get(axis, ()), *values.get(axis, ())] for axis in {**before, **values}
                 }
-    return {**profile, "parts": {name: _around(parts[name], values) for name, values in used.items()}}
+    around = {name: _around(parts[name], values) for name, values in used.items() if name not in own}
+    return {**profile, "parts": own | around}
 
 
 def _used(parts: Mapping[str, Any], deployment: Deployment) -> dict[str, Values]:

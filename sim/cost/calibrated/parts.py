@@ -13,6 +13,7 @@ from math import ceil, inf, log2, sqrt
 from typing import Any, NamedTuple
 
 from kvsim.sim.cost.calibrated.layer import Experts
+from kvsim.sim.cost.lent_parts import LENT, part_words
 from kvsim.sim.workload import PS_PER_S
 
 Axis = Mapping[str, Any]
@@ -93,6 +94,8 @@ class Part:
         if "scaled_from" in part:  # measured on another GPU (benchmarks/elsewhere/scaled.py)
             whose = f"{name.replace('_', ' ')} of {part['scaled_from']}, scaled"
             self.outside_always += ((whose, "", 0.0),)
+        if LENT in part:
+            self.outside_always += ((f"{part_words(name)} of {part[LENT]}", "", 0.0),)
 
     def norm(self, a: float, b: float) -> float:
         """(a^p + b^p)^(1/p) with the p of the form, from 1 to infinity."""
