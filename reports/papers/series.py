@@ -26,7 +26,6 @@ from kvsim.reports.papers.endless import found_percent
 from kvsim.reports.papers.mechanisms import measured
 from kvsim.reports.papers.served import cluster_of
 from kvsim.sim.cost.named import cost_named
-from kvsim.sim.cost.published import AnalyticProfile
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import Workload
@@ -151,6 +150,16 @@ class _Counter:
         self.heard(int(numbers["requests"] or 0))
         return numbers
 
+    def latency_of(self, cell: Cell, settings: Table, seen: dict[float, float]) -> Callable[[float], float]:
+        """The mean normalised latency of a cell as a function of the rate; each is run once, and `seen`."""
+
+        def latency(rate: float) -> float:
+            if rate not in seen:
+                seen[rate] = self.numbers(_at(cell, settings, rate))["latency_s"] or math.inf
+            return seen[rate]
+
+        return latency
+
     def heard(self, requests: int) -> None:
         """Report that a run of this many requests is done."""
         if self._heard is not None:
@@ -196,12 +205,7 @@ def _value(series: Series, bench: _Counter) -> Found:
 
 def _crossing(series: Series, bench: _Counter) -> Found:
     settings, seen = series.settings, dict[float, float]()
-
-    def latency(rate: float) -> float:
-        if rate not in seen:
-            seen[rate] = bench.numbers(_at(series.cell, settings, rate))["latency_s"] or math.inf
-        return seen[rate]
-
+    latency = bench.latency_of(series.cell, settings, seen)
     if not series.choice:
         for rate in series.rates:
             latency(rate)
@@ -220,11 +224,7 @@ def _crossing(series: Series, bench: _Counter) -> Found:
 def _neighbourhood(series: Series, bench: _Counter, start: float, threshold: float) -> float:
     """The approximate crossing, from short traces, which put it a little too high."""
     short = merged(series.settings, {"duration_s": series.settings["duration_s"] / 6})
-
-    def latency(rate: float) -> float:
-        return bench.numbers(_at(series.cell, short, rate))["latency_s"] or math.inf
-
-    return crossing(latency, start, threshold, close=1.1)
+    return crossing(bench.latency_of(series.cell, short, {}), start, threshold, close=1.1)
 
 
 def on_straight_lines(points: Sequence[tuple[float, float]], threshold: float) -> float | None:
@@ -279,25 +279,13 @@ def _share(low: float, high: float, threshold: float) -> float:
 def _sweep(series: Series, bench: _Counter) -> Found:
     settings, cell = series.settings, series.cell
     table, key = settings["setting"].split(".")
-
-    def at(value: float, rate: float) -> float:
-        numbers = bench.numbers(_at(merged(cell, {table: {key: value}}), settings, rate))
-        return numbers["latency_s"] or math.inf
-
-    own = merged(cell, settings.get("rate_of", {}))
-    latencies: dict[float, float] = {}
-
-    def latency(rate: float) -> float:
-        if rate not in latencies:
-            latencies[rate] = bench.numbers(_at(own, settings, rate))["latency_s"] or math.inf
-        return latencies[rate]
-
     rate = cell["workload"]["request_rate"]
     if rate == "inf":
+        latency = bench.latency_of(merged(cell, settings.get("rate_of", {})), settings, {})
         rate = crossing(latency, float(settings["guess"]), float(settings["threshold"]))
     bench.found.values["rate"] = rate
     for value in settings["values"]:
-        y = at(value, rate)
+        y = bench.latency_of(merged(cell, {table: {key: value}}), settings, {})(rate)
         bench.found.values[str(value)] = y
         bench.found.points.append((value, y))
     return bench.found
@@ -309,7 +297,6 @@ def _swap(series: Series, bench: _Counter) -> Found:
         cell = merged(series.cell, {"engine": {"block_size": size}})
         deployment = deployment_of(cell)
         cost = cost_named(deployment.cost, deployment)
-        assert isinstance(cost, AnalyticProfile)
         moved = {way: cost.swap_ps(way, -(-tokens // size) * size) for way in ("in", "out")}
         times = {
             "recompute": cost.step_ps(StepShape(prefill_tokens=tokens, prefill_seqs=1)),

@@ -107,8 +107,7 @@ class Cluster:
         """Median milliseconds to the first token, per token and to the end of requests one at a time."""
         at_once = np.zeros(self.requests, dtype=np.int64)
         work = replace(self._drawn(self.requests, 1.0), arrival_ps=at_once, waits=Clients(1, at_once))
-        medians: list[float] = (np.median(self._times(work), axis=1) / PS_PER_MS).tolist()
-        return medians
+        return (np.median(self._times(work), axis=1) / PS_PER_MS).tolist()
 
     def _drawn(self, count: int, rate: float) -> Workload:
         rng = np.random.default_rng(0)
@@ -168,7 +167,3 @@ def _server(whole: Table, role: str, gpu: str, count: int) -> Deployment:
         fleet=_fleet(count),
         engine=EngineConfig.of(settings),
     )
-
-
-def _fleet(machines: int) -> FleetConfig:
-    return FleetConfig(replicas=machines, router=ROUTER) if machines > 1 else FleetConfig()
