@@ -44,9 +44,7 @@ def layers_table(seeds: Sequence[Summary], saturated: bool) -> Table | None:
         return None
     kinds = [kind for kind in KINDS if any(each.get(kind, 0.0) >= 0.05 for each in found.values())]
     when = "requests waited" if saturated else "whole run"
-    table = ruled_table(f"KV memory by layers ({when})")
-    for kind in kinds:
-        table.add_column(kind, justify="right", no_wrap=True)
+    table = ruled_table(f"KV memory by layers ({when})", *kinds)
     for words, shares in found.items():
         cells = [percent_text(shares[kind]) if kind in shares else "-" for kind in kinds]
         table.add_row(Text(words), *cells)

@@ -102,9 +102,7 @@ class Ranking:
         fit = ranked(self.systems)
         places = sorted(range(len(fit)), key=lambda place: (not fit[place], -speeds[place]))
         ordered = [self.systems[place] for place in places]
-        table, cells = ruled_table(""), Comparison(ordered).cells
-        for name in COLUMNS:
-            table.add_column(name, justify="right", no_wrap=True)
+        table, cells = ruled_table("", *COLUMNS), Comparison(ordered).cells
         by_column = [cells(column) for column in COLUMNS.values()]
         for place, seeds in enumerate(ordered):
             table.add_row(Text(_label(seeds)), *(column[place] for column in by_column))
@@ -117,10 +115,11 @@ def marked(text: str, best: bool) -> Text:
     return Text(f"{text} *", style="bold green") if best else Text(f"{text}  ")
 
 
-def ruled_table(first_column: str) -> FittingTable:
+def ruled_table(first_column: str, *numbers: str) -> FittingTable:
     """An empty table in the common style: one rule under the heading, nothing else."""
     table = FittingTable()
     table.add_column(first_column, no_wrap=True)
+    table.add_numbers(*numbers)
     return table
 
 

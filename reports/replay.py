@@ -56,8 +56,7 @@ def _heading(run: MeasuredRun) -> str:
 def _table(compared: Sequence[Compared], others: Mapping[str, Mapping[Key, float]]) -> Table:
     table = FittingTable((0, 2, 0, 0))
     table.add_column("", no_wrap=True)
-    for name in ("measured", "simulated", "off", *others):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_numbers("measured", "simulated", "off", *others)
     before = None
     for each in compared:
         if before not in (None, each.what) and each.statistic != PER_S:

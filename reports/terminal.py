@@ -165,9 +165,7 @@ def _mean(seeds: System, *path: str) -> float:
 
 def _latency_table(seeds: System) -> Table:
     """A row per latency, in the unit that suits its median; the spread is below the mean."""
-    table = ruled_table("latency, means" if len(seeds) > 1 else "latency")
-    for point in POINTS:
-        table.add_column(point, justify="right", no_wrap=True)
+    table = ruled_table("latency, means" if len(seeds) > 1 else "latency", *POINTS)
     for latency in LATENCIES.values():
         found = [_found(seeds, "latency", latency.column, point) for point in POINTS]
         median = found[POINTS.index("p50")]
@@ -191,15 +189,13 @@ def _memory_table(seeds: System) -> Table:
     fleet = seeds[0].get("fleet")
     of = f" of each of {fleet['replicas']} replicas" if fleet else ""
     of += ", on average" if seeds[0].get("pools") else ""
-    table = ruled_table(f"KV memory{of}, {_told(seeds, count, 'memory', 'capacity_tokens')} tokens")
+    capacity = _told(seeds, count, "memory", "capacity_tokens")
+    table = ruled_table(f"KV memory{of}, {capacity} tokens", "whole run")
     parts = ["average"]
-    table.add_column("whole run", justify="right", no_wrap=True)
     if all(summary["memory"].get("saturated") for summary in seeds):
         parts.append("saturated")
         part = share_of_time(list(map(at("memory", "saturated_share"), seeds)))
-        table.add_column(
-            f"requests waited{f' ({part} of it)' if part else ''}", justify="right", no_wrap=True
-        )
+        table.add_numbers(f"requests waited{f' ({part} of it)' if part else ''}")
     for kind in palette.kinds_of(seeds):
         cells = [_told(seeds, percent_text, "memory", part, kind) for part in parts]
         table.add_row(Text(f"{kind}: {palette.meaning(kind, seeds)}"), *cells)

@@ -16,7 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import FittingTable, facts_table
 from kvsim.reports.palette import count, figures
 
 if TYPE_CHECKING:
@@ -67,9 +67,6 @@ def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequenc
         spread = found[key]
         values = (spread["mean"], spread["least"], *spread["quantiles"], spread["most"])
         lengths.add_row(label, figures(values[0]), *map(count, values[1:]))
-    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
     arrivals = "the trace has none"
     if found["requests_per_s"] is not None:
         arrivals = f"{_span(found['span_s'])}, {figures(found['requests_per_s'])} requests/s"
@@ -80,16 +77,15 @@ def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequenc
         shared = f"{100 * found['shared']:.1f} % of prompt tokens also begin an earlier request"
         if found["shared_rows"] < found["rows"]:
             shared += f" (first {count(found['shared_rows'])} rows)"
-    for label, value in (
+    facts = (
         ("rows", count(found["rows"])),
         ("arrivals", arrivals),
         ("burstiness", f"{figures(found['burstiness'])} (CV of gaps; Poisson: 1)"),
         ("shared", shared),
         ("sessions", count(found["sessions"])),
-    ):
-        facts.add_row(Text(label), Text(value))
+    )
     head = Text(name, style="bold")
-    return Group(head, *(Text(note) for note in notes), Text(""), lengths, Text(""), facts)
+    return Group(head, *(Text(note) for note in notes), Text(""), lengths, Text(""), facts_table(facts))
 
 
 def draw(

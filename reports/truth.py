@@ -182,7 +182,7 @@ def truth_report(found: Validation) -> RenderableType:
 
 
 def _run_table(compared: Sequence[Compared]) -> Table:
-    table = _table(("",), "measured", "simulated", "off")
+    table = _table("", "measured", "simulated", "off")
     for each in compared:
         unit, scale = (" tokens/s", 1.0) if each.what == "throughput" else (" ms", 1e3)
         values = [f"{scale * value:,.1f}{unit}" for value in (each.measured, each.simulated)]
@@ -192,7 +192,7 @@ def _run_table(compared: Sequence[Compared]) -> Table:
 
 def _points_table(name: str, grouped: Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]) -> Table:
     """A row per group; if its key has several words, the first is a heading."""
-    table, heading = _table((name,), "points", *WHATS), ""
+    table, heading = _table(name, "points", *WHATS), ""
     for (first, *rest), compared in grouped.items():
         if rest and first != heading:
             table.add_row(Text(first, style="bold"))
@@ -208,10 +208,8 @@ def _percents(size: float, bias: float) -> str:
     return " ".join(f"{each:{sign}.{0 if abs(each) >= 100 else 1}f}".rjust(5) for each, sign in signed)
 
 
-def _table(words: Sequence[str], *numbers: str) -> Table:
+def _table(first: str, *numbers: str) -> Table:
     table = FittingTable((0, 1, 0, 0))
-    for name in words:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(first, no_wrap=True)
+    table.add_numbers(*numbers)
     return table

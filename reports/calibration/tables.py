@@ -15,7 +15,7 @@ from rich.text import Text
 from kvsim.reports.calibration.elsewhere import elsewhere_report
 from kvsim.reports.calibration.profile import Analytic, Fit, Fitted, Timed
 from kvsim.reports.calibration.words import batch, duration, layer, percent, rate, size, span
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import FittingTable, facts_table
 from kvsim.reports.palette import count
 from kvsim.sim.cost.profile_place import called_by
 from kvsim.sim.models.spec import GpuSpec
@@ -84,12 +84,7 @@ def _facts(fit: Fit) -> Table:
         rows.append(("clocks", clocks))
     rows.append(("file", f"{fit.file.path}, sha256 {fit.file.sha256[:12]}"))
     rows.append(("used by", f"--gpu {shlex.quote(called_by(fit.file))}"))
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(Text(name), Text(value))
-    return table
+    return facts_table(rows)
 
 
 def _clocks(records: Sequence[Mapping[str, Any]]) -> str:
@@ -286,9 +281,6 @@ def datasheet_report(gpu: GpuSpec) -> RenderableType:
 def _table(*columns: str) -> Table:
     """A table whose first column holds words; numbers are right-aligned."""
     table = FittingTable((0, 2, 0, 0))
-    for place, name in enumerate(columns):
-        if place == 0:
-            table.add_column(name, overflow="fold")
-        else:
-            table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(columns[0], overflow="fold")
+    table.add_numbers(*columns[1:])
     return table

@@ -77,11 +77,9 @@ def plan_report(
     done, points = sum(part.done for part in parts), sum(part.points for part in parts)
     table = FittingTable((0, 2, 0, 0))
     table.add_column("to measure", no_wrap=True)
-    table.add_column("points", justify="right", no_wrap=True)
-    if done:
-        table.add_column("done", justify="right", no_wrap=True)
+    table.add_numbers("points", *(["done"] if done else []))
     table.add_column("from ... to")
-    table.add_column("about", justify="right", no_wrap=True)
+    table.add_numbers("about")
     for part in parts:
         had = (count(part.done),) if done else ()
         left = "-" if part.done == part.points else span(part.left_s)

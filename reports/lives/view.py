@@ -176,9 +176,7 @@ class Bar:
 
 def _division(story: Story, decimals: int) -> Table:
     """Where the time went; the times shown sum to the total shown."""
-    table = ruled_table("where its time went")
-    table.add_column("s", justify="right", no_wrap=True)
-    table.add_column("%", justify="right", no_wrap=True)
+    table = ruled_table("where its time went", "s", "%")
     for part, text in zip(story.parts, rounded(story.parts, decimals), strict=True):
         share = f"{100 * part.time_ps / story.e2e_ps:.1f}"
         table.add_row(Text.assemble(Mark(STATES[part.state]), f" {_named(part)}"), text, share)
@@ -205,10 +203,8 @@ def rounded(parts: Sequence[Part], decimals: int) -> list[str]:
 
 
 def _answers(story: Story, decimals: int) -> Table:
-    table = ruled_table("answer")
     columns = _columns([answer.parts for answer in story.answers])
-    for name in ("ended at (s)", *columns):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = ruled_table("answer", "ended at (s)", *columns)
     for answer in story.answers:
         mark = " *" if answer.sample == story.sample else "  "
         end = "rejected" if answer.rejected else _shown(answer.end_ps, decimals)
@@ -220,10 +216,8 @@ def _answers(story: Story, decimals: int) -> Table:
 
 
 def _side_by_side(stories: Sequence[Story]) -> Table:
-    table = ruled_table("")
     columns = _columns([story.parts for story in stories])
-    for name in ("E2E", *columns):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = ruled_table("", "E2E", *columns)
     for story in stories:
         table.add_row(story.label, seconds(story.e2e_ps / PS_PER_S), *_times(story.parts, columns))
     return table

@@ -47,8 +47,7 @@ def _numbers(judged: Judged) -> Table:
     ranges = any(row.low is not None for row in judged.rows)
     table = FittingTable((0, 1, 0, 0))
     table.add_column("", no_wrap=True)
-    for name in ("published", "simulated", "off", *(["range"] if ranges else []), ""):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_numbers("published", "simulated", "off", *(["range"] if ranges else []), "")
     for heading, rows in _groups(judged):
         if heading:
             table.add_row(Text(heading, style="bold"))

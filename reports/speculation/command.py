@@ -54,10 +54,9 @@ def report(gains: Sequence[Gain]) -> Lines:
 def _table(gain: Gain) -> Table:
     table = FittingTable()
     length = gain.length
-    for name in ("batch", "step", "with drafts", "tokens to break even"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_numbers("batch", "step", "with drafts", "tokens to break even")
     if length is not None:
-        table.add_column(f"speed-up at {length:.2f}", justify="right", no_wrap=True)
+        table.add_numbers(f"speed-up at {length:.2f}")
     speed_up = gain.speed_up(length or 1.0)
     columns = (gain.batches, gain.plain_s, gain.drafted_s, gain.crossover, speed_up)
     for batch, plain_s, drafted_s, least, factor in zip(*columns, strict=True):

@@ -117,9 +117,7 @@ def capacity_words(
         if len(rows) <= MOST_LINES or not best or place in best or not row["rough"]
     ]
     headings, cells = _fleet_columns(rows) if fleet else _columns(rows, asked.find)
-    table = ruled_table("")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = ruled_table("", *headings)
     apart = bool(clocks_apart(rows, labels))
     clocks = [clock_of(row) for row in rows]
     for clock in dict.fromkeys(clocks):

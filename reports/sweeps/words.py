@@ -94,20 +94,16 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
 
 
 def _table(found: Sequence[System], load: str | None, slo: Slo | None) -> Table:
-    table = ruled_table("")
     headings = ["tokens/s/GPU", "TTFT p99", "TPOT p99"]
     headings = ["requests/s", *headings] if slo is None else [*headings, "attained"]
     if load is not None:
         headings.insert(0, "most in SLO" if slo else load.replace("_", " "))
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    rejecting = any(served_share(system) < 1 for system in found)
+    table = ruled_table("", *headings, *(["served"] * rejecting))
     ordered, apart = list(found), different_clocks(found)
     if slo is not None and load is not None and not apart:
         fit = {id(system) for system in ranked(found)}
         ordered.sort(key=lambda system: (id(system) in fit, *rank(system)), reverse=True)
-    rejecting = any(served_share(system) < 1 for system in found)
-    if rejecting:
-        table.add_column("served", justify="right", no_wrap=True)
     for system in ordered[:MOST_LINES]:
         clock = f" ({', '.join(dict.fromkeys(map(clock_name, costs_of(system))))})" if apart else ""
         served = [f"{100 * served_share(system):.4g} %"] * rejecting
