@@ -77,5 +77,4 @@ def _called(systems: Sequence[Sequence[Summary]], name: str) -> str:
 
 
 def _groups(summary: Summary) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = summary["memory"].get("groups") or {}
-    return found
+    return summary["memory"].get("groups") or {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvsim.allocators.eviction import EVICTION
 from kvsim.reports.fitting import FittingTable
-from kvsim.reports.listing import table_of
+from kvsim.reports.listing import card_of, table_of
 from kvsim.sim.eviction import eviction_named
 from kvsim.sim.option import options_of
 from kvsim.sim.sources import module_doc
@@ -35,16 +35,13 @@ def card(name: str) -> str:
     """One policy: its source, its options, and its module's docstring."""
     chosen = eviction_named(name)
     policy = chosen.policy
-    rows = (
-        *(("rule", policy.idea), ("used by", policy.used_by), ("source", policy.source)),
-        ("equal to", policy.checked),
-    )
-    facts = [f"{what:9}{text}" for what, text in rows if text]
+    facts = {"rule": policy.idea, "used by": policy.used_by, "source": policy.source}
+    facts["equal to"] = policy.checked
     options = [
         f"{head:9}{each.name}={each.about.value}  {each.about.help} Default: {each.in_words}."
         for head, each in zip(chain(["options"], repeat("")), options_of(policy.declares), strict=False)
     ]
-    return "\n".join([chosen.name, *facts, *options, "", module_doc(policy.__module__)])
+    return card_of(chosen.name, facts, *options, "", module_doc(policy.__module__))
 
 
 def with_table(text: str) -> str:

@@ -77,5 +77,4 @@ def _most(names: Sequence[str], share: str, summary: Summary) -> float | None:
 
 
 def _links(summary: Summary) -> Mapping[str, object]:
-    links: Mapping[str, object] = (summary.get("tier") or {}).get("links") or {}
-    return links
+    return (summary.get("tier") or {}).get("links") or {}

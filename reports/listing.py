@@ -107,9 +107,13 @@ def part_card(kind: str, name: str) -> str:
     registry, base = KINDS[kind]
     text = name.partition("@")[0]
     found: Any = class_named(kind, text if is_own(text, registry) else text.partition(":")[0], registry, base)
-    versions = getattr(found, "VERSIONS", ())
-    told = [f"releases {', '.join(versions)}"] if versions else []
-    return "\n".join([name, *told, *own_options(found.declares), "", module_doc(found.__module__)])
+    facts = {"releases": ", ".join(getattr(found, "VERSIONS", ()))}
+    return card_of(name, facts, *own_options(found.declares), "", module_doc(found.__module__))
+
+
+def card_of(name: str, facts: Mapping[str, str], *lines: str) -> str:
+    """A description of something: its name, the facts that are known, and lines below them."""
+    return "\n".join([name, *(f"{what:9}{text}" for what, text in facts.items() if text), *lines])
 
 
 def own_options(declared: type) -> list[str]:

@@ -24,6 +24,7 @@ from rich.text import Text
 from kvsim.reports.live_chart import LEVELS, WIDEST, Chart, slice_means
 from kvsim.reports.pace import keep_pace
 from kvsim.reports.palette import KINDS, count, figures, number, seconds, waste, whole_run
+from kvsim.reports.progress import clock
 from kvsim.reports.terminal import LedgerBar
 from kvsim.sim.record.glance import Glance, glance
 from kvsim.sim.run import Outcome, Simulation
@@ -246,10 +247,3 @@ def span(duration_s: float) -> str:
         if whole < 100 * 60 * (size // 60):
             return f"{whole // size} {unit} {whole % size // (size // 60)} {small}"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def clock(duration_s: float) -> str:
-    """A time as on a clock: `0:07`, `12:30`, `1:02:03`."""
-    minutes, rest = divmod(round(duration_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

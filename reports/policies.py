@@ -2,7 +2,7 @@
 
 from rich.tree import Tree
 
-from kvsim.reports.listing import own_options
+from kvsim.reports.listing import card_of, own_options
 from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.engine import POLICIES as ENGINES
 from kvsim.sim.errors import unknown
@@ -33,14 +33,12 @@ def card(name: str) -> str:
         raise unknown("policy", name, list(POLICIES))
     found = policy_class(name)
     facts = {"family": found.family, "needs": found.needs, "source": found.source}
-    lines = [f"{label:9}{text}" for label, text in facts.items() if text]
     if found.preempts:
-        lines.append(f"{'preempts':9}waiting requests displace running ones, which {found.displaced}")
-    return "\n".join([name, *lines, *own_options(found.declares), "", module_doc(found.__module__)])
+        facts["preempts"] = f"waiting requests displace running ones, which {found.displaced}"
+    return card_of(name, facts, *own_options(found.declares), "", module_doc(found.__module__))
 
 
 def predictor_card(name: str) -> str:
     """One predictor: its form, and its module's docstring."""
     found = class_named("predictor", name, PREDICTORS, Predictor)  # type: ignore[type-abstract]
-    lines = [f"{'form':9}{found.form or name}"]
-    return "\n".join([name, *lines, "", module_doc(found.__module__)])
+    return card_of(name, {"form": found.form or name}, "", module_doc(found.__module__))

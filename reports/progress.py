@@ -15,10 +15,15 @@ def left(done: float, total: float | None, elapsed_s: float | None, longest_s: f
     """`1:05 left`; while nothing is done `up to 1:05 left`, or "" if it takes longer than `longest_s`."""
     if not total or elapsed_s is None or (not done and elapsed_s >= longest_s):
         return ""
-    minutes, seconds = divmod(round(elapsed_s / done * (total - done) if done else longest_s - elapsed_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    time = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    time = clock(elapsed_s / done * (total - done) if done else longest_s - elapsed_s)
     return f"{time} left" if done else f"up to {time} left"
+
+
+def clock(duration_s: float) -> str:
+    """A time as on a clock: `0:07`, `12:30`, `1:02:03`."""
+    minutes, seconds = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 @contextmanager

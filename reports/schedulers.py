@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from kvsim.reports.listing import part_card
+from kvsim.reports.listing import card_of, part_card
 from kvsim.reports.policies import card
 from kvsim.sim.build import build_engine
 from kvsim.sim.classes import class_named
@@ -148,8 +148,8 @@ def scheduler_card(name: str) -> str:
 def policy_card(name: str) -> str:
     """A description of one policy, and six requests under it."""
     if name in IDEAS:
-        needs = [f"needs    --scheduler {_scheduler_of(name)}"] if name in SGLANG_IDEAS else []
-        return "\n".join([name, f"idea     {IDEAS[name]}", *needs, "", *drawn(policy=name)])
+        needs = f"--scheduler {_scheduler_of(name)}" if name in SGLANG_IDEAS else ""
+        return card_of(name, {"idea": IDEAS[name], "needs": needs}, "", *drawn(policy=name))
     return "\n".join([card(name), "", *drawn(policy=name)])
 
 

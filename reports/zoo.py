@@ -24,7 +24,7 @@ from rich.text import Text
 from kvsim.allocators import ALLOCATORS, FAMILIES
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Options
-from kvsim.reports.listing import own_options
+from kvsim.reports.listing import card_of, own_options
 from kvsim.sim.deployment.registry import allocator_class
 
 OLD = ("contiguous", "dynamic", "buddy", "paged", "radix")
@@ -75,13 +75,10 @@ class FamilyTree:
 def card(name: str) -> str:
     """A description of one allocator, and its memory in the example."""
     found = allocator_class(name)
-    rows = (
-        ("family", f"{found.family}: {FAMILIES[found.family]}" if found.family else ""),
-        *(("idea", found.idea), ("wastes", found.wastes), ("used by", found.used_by)),
-        ("source", found.source),
-    )
-    facts = [f"{what:9}{text}" for what, text in rows if text]
-    return "\n".join([name, *facts, *own_options(found.declares), "", *drawn(found)])
+    family = f"{found.family}: {FAMILIES[found.family]}" if found.family else ""
+    facts = {"family": family, "idea": found.idea, "wastes": found.wastes, "used by": found.used_by}
+    facts["source"] = found.source
+    return card_of(name, facts, *own_options(found.declares), "", *drawn(found))
 
 
 def drawn(allocator: type[Allocator]) -> list[str]:

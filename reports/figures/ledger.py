@@ -70,12 +70,14 @@ def _stack(axes: Axes, style: Style, run: Run) -> None:
 def _memory_headline(systems: Sequence[System]) -> str:
     found = [system.number(lambda s: palette.whole_run(s)["token"]) for system in systems]
     if len(systems) == 1:
-        said = f"{systems[0].name}: tokens fill {with_spread(pieces.percent, found[0])} of the KV memory"
+        said = (
+            f"{systems[0].name}: tokens fill {with_spread(palette.percent_text, found[0])} of the KV memory"
+        )
         waiting = systems[0].number(TOKENS_WAITING.read)
         if waiting is None:
             return f"{said} over the whole run"
-        return f"{said} over the whole run, {with_spread(pieces.percent, waiting)} while requests wait"
-    words = pieces.listed([system.name for system in systems], found, pieces.percent)
+        return f"{said} over the whole run, {with_spread(palette.percent_text, waiting)} while requests wait"
+    words = pieces.listed([system.name for system in systems], found, palette.percent_text)
     return f"Share of the KV memory that tokens fill over the whole run{under_loads(systems)}: {words}"
 
 
@@ -115,7 +117,7 @@ def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: I
             number, middle = f"{share:.{decimals}f}", left + share / 2
             axes.text(middle, row, number, color=look.ink, ha="center", va="center", bbox=box)
         left += share
-    end = f"{with_spread(pieces.percent, waste)} waste" if left else "nothing ran"
+    end = f"{with_spread(palette.percent_text, waste)} waste" if left else "nothing ran"
     if style.narrow or not waste.fixed:
         end = end.replace(" waste", "\nwaste")
     axes.annotate(end, (100, row), (6, 0), textcoords="offset points", va="center", fontweight="bold")
@@ -129,9 +131,9 @@ def _layers_bar(axes: Axes, style: Style, row: float, words: str, percent: Mappi
         how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
         axes.barh(row, share, _LAYERS_BAR, left, linewidth=0.53 * style.line, **how)
         left += share
-    pool = f" (its pool: {pieces.percent(left)})" if "free" in percent else ""
+    pool = f" (its pool: {palette.percent_text(left)})" if "free" in percent else ""
     padding = " with the padding" if ", padded to " in words else ""
-    held = pieces.percent(left - percent.get("free", 0.0))
+    held = palette.percent_text(left - percent.get("free", 0.0))
     said = wrapped(f"{words}: {held}{padding}{pool}".replace(" %", "\u00a0%"), 54 if style.narrow else 90)
     text: Any = {"textcoords": "offset points", "va": "bottom", "fontsize": style.small_pt}
     axes.annotate(said, (0, row - _LAYERS_BAR / 2), (0, 1), color=style.ink, **text)
@@ -146,10 +148,10 @@ def _waste_headline(
         return "Nothing ran, nothing was wasted"
     if not rankable(systems):
         names = [systems[place].name for place in known]
-        listed = pieces.listed(names, [wastes[place] for place in known], pieces.percent)
+        listed = pieces.listed(names, [wastes[place] for place in known], palette.percent_text)
         return f"KV memory wasted {when}{under_loads(systems)}: {listed}"
     best, worst = (pick(known, key=lambda place: wastes[place].mean) for pick in (min, max))
-    least, most = (with_spread(pieces.percent, wastes[place]) for place in (best, worst))
+    least, most = (with_spread(palette.percent_text, wastes[place]) for place in (best, worst))
     if best == worst:
         who = (
             f"{systems[best].name} wastes"

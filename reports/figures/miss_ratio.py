@@ -1,53 +1,20 @@
 """miss-ratio: the share of a trace's prompt tokens that a prefix cache misses, by cache size and policy."""
 
-from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kvsim.reports.figures import pieces
+from kvsim.reports.figures.scales import plain
 from kvsim.reports.figures.style import Style
+from kvsim.reports.miss_ratio import BOUND, Misses
 from kvsim.reports.palette import ROLES
 
 POINTS = 400
-BOUND = "belady"
-
-
-class Curve(Protocol):
-    """The data of LRU to draw."""
-
-    block_tokens: int
-
-    @property
-    def ceiling(self) -> float:
-        """Share of the prompt tokens that an unlimited cache hits."""
-
-    def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Share of the prompt tokens that caches of these sizes hit."""
-
-    def tokens_for(self, share: float) -> int | None:
-        """The smallest cache that gets this share of an unlimited cache's hits."""
-
-
-class Misses(Protocol):
-    """The data to draw: LRU at every size, other policies at a few."""
-
-    @property
-    def curve(self) -> Curve:
-        """LRU."""
-
-    @property
-    def sizes_tokens(self) -> Sequence[int]:
-        """The sizes for the other policies."""
-
-    @property
-    def hit_ratio(self) -> Mapping[str, Sequence[float]]:
-        """Policy -> its share of the prompt tokens at each of these sizes."""
 
 
 def height_in(misses: Misses) -> float:
@@ -87,7 +54,7 @@ def paint(misses: Misses, figure: Figure, style: Style) -> None:
     few = style.narrow or sizes[-1] >= 5000 * sizes[0]
     axes.xaxis.set_major_locator(LogLocator(10, subs=(1,) if few else (1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axes.yaxis.set_major_formatter(pieces.percent_of(1))
     axes.grid(axis="y")
     if several:
@@ -131,10 +98,3 @@ def _legend(axes: Axes, misses: Misses) -> None:
         bbox_to_anchor=(1.01, 0.5),
         labelspacing=0.3,
     )
-
-
-def _short(tokens: float) -> str:
-    for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if tokens >= scale:
-            return f"{tokens / scale:g}{letter}"
-    return f"{tokens:g}"

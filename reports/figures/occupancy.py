@@ -62,9 +62,9 @@ def _with_tokens(run: Run) -> npt.NDArray[np.float64]:
 def _utilisation_headline(systems: Sequence[System]) -> str:
     means = [system.number(lambda s: palette.whole_run(s)["token"]) for system in systems]
     if len(systems) == 1:
-        holds = with_spread(pieces.percent, means[0])
+        holds = with_spread(palette.percent_text, means[0])
         return f"{systems[0].name}: {holds} of the KV memory holds tokens over the whole run"
-    words = pieces.listed([system.name for system in systems], means, pieces.percent)
+    words = pieces.listed([system.name for system in systems], means, palette.percent_text)
     return f"KV memory that holds tokens, over the whole run{under_loads(systems)}: {words}"
 
 
@@ -130,9 +130,9 @@ def _fragmentation_headline(systems: Sequence[System]) -> str:
     """The largest extent as a share of free memory, both averaged over the run."""
     shares = [interval([_largest_share(run) for run in system.runs]) for system in systems]
     if len(systems) == 1:
-        found = with_spread(pieces.percent, shares[0])
+        found = with_spread(palette.percent_text, shares[0])
         return f"{systems[0].name}: the largest free extent is {found} of what is free"
-    words = pieces.listed([system.name for system in systems], shares, pieces.percent)
+    words = pieces.listed([system.name for system in systems], shares, palette.percent_text)
     return f"Largest free extent, of what is free on average{under_loads(systems)}: {words}"
 
 

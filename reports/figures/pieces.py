@@ -70,11 +70,6 @@ def limit_line(axes: Axes, style: Style, limit: Limit, along: str) -> None:
         axes.text(0.01, limit.limit_s, name, **words, **level)
 
 
-def percent(value: float | None) -> str:
-    """Format per cent for a headline."""
-    return "-" if value is None else f"{value:.1f} %"
-
-
 def say(axes: Axes, style: Style, text: str) -> None:
     """Write a text in the middle of empty axes."""
     place = {"transform": axes.transAxes, "ha": "center", "va": "center"}

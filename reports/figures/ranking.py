@@ -62,7 +62,7 @@ def _numbers(system: System, waste: Interval | None) -> dict[str, str]:
     return {
         "req/s": figures(speed.mean if speed else None),
         "at once": figures(at_once.mean if at_once and speed else None),
-        "waste": pieces.percent(waste.mean if waste else None),
+        "waste": palette.percent_text(waste.mean if waste else None),
     }
 
 

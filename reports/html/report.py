@@ -180,11 +180,9 @@ def _fitting(arenas: Sequence[Arena | None], room: int) -> list[_Packed | None]:
         if sum(sizes) <= room:
             return packed
         place = sizes.index(max(sizes))
-        largest = kept[place]
-        assert largest is not None
-        if len(largest.times_s) < 2 * _LEAST_INSTANTS:
+        if len(kept[place].times_s) < 2 * _LEAST_INSTANTS:
             return packed
-        kept[place] = largest.halved()
+        kept[place] = kept[place].halved()
         packed[place] = _packed(kept[place])
 
 

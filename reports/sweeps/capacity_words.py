@@ -107,9 +107,7 @@ def capacity_words(
     rows: Sequence[Row], labels: Sequence[str], asked: Sought, goals: Goals, defaults: Sequence[str]
 ) -> RenderableType:
     """The answer, the table, why not more, and how it was judged."""
-    slo, unit = goals.limits, UNITS[asked.find]
-    assert slo is not None
-    fleet = asked.for_rate is not None
+    unit, fleet = UNITS[asked.find], asked.for_rate is not None
     best = _best_of_each_gpu(rows, unit) if fleet else set()
     shown = [
         place
@@ -128,7 +126,8 @@ def capacity_words(
                 name = f"{'  ' * apart}{labels[place]}{' *' if place in best else ''}"
                 table.add_row(Text(name, overflow="fold"), *cells[place])
     table.columns[0].no_wrap = False
-    parts: list[RenderableType] = [Text(answer(rows, labels, asked, slo), style="bold"), "", table, ""]
+    said = answer(rows, labels, asked, goals.limits)
+    parts: list[RenderableType] = [Text(said, style="bold"), "", table, ""]
     if best:
         parts += [Text("* best of its GPU", style="dim"), ""]
     for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
