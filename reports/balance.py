@@ -13,8 +13,7 @@ import numpy.typing as npt
 from kvsim.reports.away import Away, away
 from kvsim.reports.palette import ALLOCATED, KINDS, count, figures, percent_text
 from kvsim.reports.rundir.run import Run
-
-Floats = npt.NDArray[np.float64]
+from kvsim.reports.slices import Floats, step_means
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,7 @@ _HARDLY = 1e-6
 def means(run: Run, values: npt.NDArray[Any], until_s: float, slices: int) -> Floats:
     """Means of a replica's column over equal slices of the fleet's time; 0 after the replica is done."""
     time_s = run.columns.timeline["time_s"].astype(np.float64)
-    edges = np.linspace(0, until_s or 1.0, slices + 1)
-    area = np.concatenate([[0.0], np.cumsum(np.diff(time_s) * values[:-1])])
-    found: Floats = np.diff(np.interp(edges, time_s, area)) / np.diff(edges)
-    return found
+    return step_means(time_s, values, np.linspace(0, until_s or 1.0, slices + 1))
 
 
 def held(run: Run) -> Floats:
@@ -89,8 +85,7 @@ def held(run: Run) -> Floats:
     timeline = run.columns.timeline
     allocated = sum(timeline[kind] for kind in ALLOCATED if kind in timeline)
     total = sum(timeline[kind] for kind in KINDS if kind in timeline)
-    share: Floats = 100 * allocated / np.maximum(total, 1)
-    return share
+    return 100 * allocated / np.maximum(total, 1)
 
 
 def imbalance(fleet: Fleet) -> str:

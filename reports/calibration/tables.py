@@ -18,6 +18,7 @@ from kvsim.reports.calibration.words import batch, duration, layer, percent, rat
 from kvsim.reports.fitting import FittingTable, facts_table
 from kvsim.reports.palette import count
 from kvsim.sim.cost.profile_place import called_by
+from kvsim.sim.counted import several
 from kvsim.sim.models.spec import GpuSpec
 
 MOST_ERROR = 0.05
@@ -174,8 +175,8 @@ def _errors(part: Fitted) -> tuple[str, str, str, str]:
 
 
 def _spread(points: Sequence[Timed]) -> str:
-    """Half the distance from the 10th to the 90th percentile, over the median; the median of all points."""
-    shares = sorted((one.p90_s - one.p10_s) / 2 / one.median_s for one in points)
+    """The median of the spreads of all points."""
+    shares = sorted(one.spread for one in points)
     return percent(shares[len(shares) // 2] if shares else None)
 
 
@@ -208,33 +209,25 @@ def notes(fit: Fit) -> Iterator[str]:
     elif error.mean > MOST_ERROR and not fit.file.faults:
         yield f"Composed steps are off by {percent(error.mean)} on average: more than {percent(MOST_ERROR)}."
     if content["refused"]:
-        first = content["refused"][0]
+        first, points = content["refused"][0], several(len(content["refused"]), "point")
         yield (
-            f"{_many(len(content['refused']), 'point')} failed or cannot be and were left out, the first of "
-            f"{first.get('part', '?')}: {first['reason']}"
+            f"{points} failed or cannot be and were left out, the first of {first.get('part', '?')}: "
+            f"{first['reason']}"
         )
     missing = [f"{part.title} {part.unmeasured}" for part in fit.parts if part.unmeasured]
     if missing:
         yield f"Cells of the grid that were not measured have their neighbour's ratio: {', '.join(missing)}."
-    wide = [one for part in fit.parts for one in part.points if _wide(one)]
+    wide = [one for part in fit.parts for one in part.points if one.spread > LARGE_SPREAD]
     if wide:
         yield (
-            f"{_many(len(wide), 'point')} spread by more than {percent(LARGE_SPREAD)} around the median: was "
-            "the GPU busy with something else?"
+            f"{several(len(wide), 'point')} spread by more than {percent(LARGE_SPREAD)} around the median: "
+            "was the GPU busy with something else?"
         )
     measured = {part.name for part in fit.parts}
     lacking = [name for name in ("to_host", "to_gpu", "all_reduce") if name not in measured]
     if lacking:
         what = {"to_host": "swaps out", "to_gpu": "swaps in", "all_reduce": "all-reduces"}
         yield f"Not measured, by the datasheet instead: {', '.join(what[name] for name in lacking)}."
-
-
-def _wide(one: Timed) -> bool:
-    return (one.p90_s - one.p10_s) / 2 > LARGE_SPREAD * one.median_s
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def analytic_report(profile: Mapping[str, Any]) -> RenderableType:

@@ -93,7 +93,7 @@ def _fairest(known: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
 
 def _names(systems: Sequence[System]) -> list[str]:
     """The policies if they distinguish the systems, else the system names."""
-    policies = [str(s.first.config["scenario"]["engine"]["policy"]).rpartition(":")[2] for s in systems]
+    policies = [str(system.first.engine["policy"]).rpartition(":")[2] for system in systems]
     return policies if len(set(policies)) == len(policies) else [system.name for system in systems]
 
 

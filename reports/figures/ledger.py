@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import StepPatch
 
 from kvsim.reports import palette
 from kvsim.reports.by_layers import by_layers
@@ -22,6 +21,7 @@ from kvsim.reports.quantities import TOKENS_WAITING
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
+from kvsim.reports.slices import middles
 
 _LAYERS_BAR = 0.22
 """Height of a bar for one kind of layer, in rows."""
@@ -56,15 +56,10 @@ def _stack(axes: Axes, style: Style, run: Run) -> None:
     tops = np.cumsum([means for means, _ in slices], axis=0)
     tops *= 100 / np.where(tops[-1] > 0, tops[-1], 1)
     for kind, top in reversed(list(zip(kinds, tops, strict=True))):
-        look = style.kinds[kind]
-        how: Any = {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": style.seam, "linewidth": 0}
-        layer = StepPatch(top, edges, fill=True, **how)
-        axes.add_artist(layer)  # unlike axes.stairs, this does not measure every vertex
-        layer.set_clip_path(axes.patch)
+        pieces.layer(axes, top, edges, **style.filled(kind))
     waits, _ = slice_means(time, run.columns.timeline["waiting"] > 0)
     somebody = np.where(waits >= 0.5, 101.0, np.nan)
-    middle = (edges[1:] + edges[:-1]) / 2
-    axes.plot(middle, somebody, color=style.ink, linewidth=1.7 * style.line, clip_on=False)
+    axes.plot(middles(edges), somebody, color=style.ink, linewidth=1.7 * style.line, clip_on=False)
 
 
 def _memory_headline(systems: Sequence[System]) -> str:
@@ -106,12 +101,11 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
 
 def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: Interval) -> None:
     """Draw one bar of 100 % with its numbers; the total waste is at its end."""
-    left = 0.0
+    pieces.stacked_bar(axes, style, row, percent, 0.68, 0.53 * style.line)
     least, decimals = (9.0, 0) if style.narrow else (4.5, 1)
+    left = 0.0
     for kind, share in percent.items():
         look = style.kinds[kind]
-        how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
-        axes.barh(row, share, 0.68, left, linewidth=0.53 * style.line, **how)
         if share >= least:
             box = {"facecolor": look.colour, "edgecolor": "none", "pad": 1.5}
             number, middle = f"{share:.{decimals}f}", left + share / 2
@@ -125,12 +119,7 @@ def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: I
 
 def _layers_bar(axes: Axes, style: Style, row: float, words: str, percent: Mapping[str, float]) -> None:
     """Draw a thinner bar for one kind of layer below the main bar, with its name and sum above it."""
-    left = 0.0
-    for kind, share in percent.items():
-        look = style.kinds[kind]
-        how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
-        axes.barh(row, share, _LAYERS_BAR, left, linewidth=0.53 * style.line, **how)
-        left += share
+    left = pieces.stacked_bar(axes, style, row, percent, _LAYERS_BAR, 0.53 * style.line)
     pool = f" (its pool: {palette.percent_text(left)})" if "free" in percent else ""
     padding = " with the padding" if ", padded to " in words else ""
     held = palette.percent_text(left - percent.get("free", 0.0))

@@ -36,13 +36,8 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
     summaries = [run.summary for system in systems for run in system.runs]
     kinds = palette.kinds_of(summaries)
     for row, place in enumerate(order):
-        left = 0.0
-        for kind in kinds:
-            look, share = style.kinds[kind], shares[place][kind]
-            how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
-            axes.barh(row, share, 0.76, left, linewidth=0.4 * style.line, **how)
-            left += share
-        served = left and speeds[place]
+        percent = {kind: shares[place][kind] for kind in kinds}
+        served = pieces.stacked_bar(axes, style, row, percent, 0.76, 0.4 * style.line) and speeds[place]
         _beside(axes, style, row, _numbers(systems[place], wastes[place] if served else None))
     _beside(axes, style, -1.0, {name: name for name in _numbers(systems[0], None)}, color=style.muted)
     names = [short(systems[place].name, 16 if style.narrow else 24) for place in order]

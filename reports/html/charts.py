@@ -14,9 +14,8 @@ from kvsim.reports import palette
 from kvsim.reports.quantities import LATENCIES
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.rundir.stack import HELD, held_by
+from kvsim.reports.slices import Floats, step_means
 from kvsim.sim.models.catalog import GIB
-
-Floats = npt.NDArray[np.float64]
 
 SLICES = 300
 RATE_SLICES = 60
@@ -84,10 +83,7 @@ def _over_time(run: Run, kinds: Sequence[str]) -> dict[str, Any]:
 
 def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
     """Means over each slice of a step function; 0 before its first value."""
-    length = np.diff(time, append=max(edges[-1], time[-1]))
-    area = np.concatenate([[0.0], np.cumsum(values * length)])
-    at = np.concatenate([time, [max(edges[-1], time[-1])]])
-    return np.diff(np.interp(edges, at, area)) / np.diff(edges)
+    return step_means(np.append(time, max(edges[-1], time[-1])), np.append(values, 0), edges)
 
 
 def _waste(groups: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:

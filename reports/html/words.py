@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kvsim.reports import clocks
 from kvsim.reports.alike import by_seed, one_traffic, seed_of, traffic
@@ -156,7 +155,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "KV memory": _kv_memory,
         "Step times": lambda run: str(run.summary.get("cost", {}).get("source", "")),
         "Clock": lambda run: clocks.told([run.summary.get("cost", {})]),
-        "Seed": lambda run: str(_workload(run).get("seed", "")),
+        "Seed": lambda run: str(run.workload.get("seed", "")),
     }
     told = []
     for name, read in readers.items():
@@ -195,22 +194,12 @@ def _common(runs: Sequence[Run], read: Callable[[Run], str]) -> str:
     return values.pop() if len(values) == 1 else ""
 
 
-def _scenario(run: Run) -> Mapping[str, Any]:
-    found = run.config.get("scenario")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _workload(run: Run) -> Mapping[str, Any]:
-    found = run.config.get("workload")
-    return found if isinstance(found, Mapping) else {}
-
-
 def _name(value: object) -> str:
     return str(value.get("name", "")) if isinstance(value, Mapping) else ""
 
 
 def _model(run: Run) -> str:
-    return _name(_scenario(run).get("model"))
+    return _name(run.config.get("scenario", {}).get("model"))
 
 
 def _kv_memory(run: Run) -> str:
@@ -224,25 +213,23 @@ def _replicas(run: Run) -> str:
 
 
 def _gpu(run: Run) -> str:
-    scenario = _scenario(run)
+    scenario = run.config.get("scenario", {})
     name, several = _name(scenario.get("gpu")), number(scenario.get("tensor_parallel_size")) or 1
     return f"{several:.0f} × {name}" if name and several > 1 else name
 
 
 def _trace(run: Run) -> str:
-    trace = str(_workload(run).get("trace", ""))
-    return trace.rpartition("/")[2]
+    return str(run.workload.get("trace", "")).rpartition("/")[2]
 
 
 def _arrivals(run: Run) -> str:
-    workload = _workload(run)
-    clients, rate, kind = (workload.get(name) for name in ("clients", "request_rate", "arrivals"))
+    clients, rate, kind = (run.workload.get(name) for name in ("clients", "request_rate", "arrivals"))
     if clients:
         return f"{clients} clients, each asking when it has its answer"
     if rate == "inf":
         return "all at once"
     if rate is not None:
-        if kind == "gamma" and workload.get("burstiness") == 1:
+        if kind == "gamma" and run.workload.get("burstiness") == 1:
             kind = "Poisson"
         return f"{figures(number(rate))} requests/s" + (f" ({kind})" if kind else "")
-    return "as in the trace" if workload else ""
+    return "as in the trace" if run.workload else ""

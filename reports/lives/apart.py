@@ -26,9 +26,10 @@ from kvsim.reports.lives.event_log import (
 from kvsim.reports.lives.lines import Line
 from kvsim.reports.lives.spans import DOWN, HANDED, MOVING, STATES, Came, Lives, Span, came_at, lives
 from kvsim.reports.lives.story import Story, divided, story
-from kvsim.reports.lives.words import line_text, many
+from kvsim.reports.lives.words import line_text
 from kvsim.reports.palette import seconds
 from kvsim.reports.rundir.run import Run
+from kvsim.sim.counted import several
 from kvsim.sim.serving.pulling import LATENCY_PS
 from kvsim.sim.workload import PS_PER_S
 
@@ -114,7 +115,7 @@ def _died(run: Run, log: EventLog, before: Story, after: Story, again: int) -> t
     if at_ps < after.arrival_ps:
         spans.append(Span(at_ps, after.arrival_ps, DOWN, "", NOTHING))
     replica = log.reasons[log.reason[row]]
-    text = line_text("died" if tokens else "died empty", replica=replica, tokens=many(tokens, "token"))
+    text = line_text("died" if tokens else "died empty", replica=replica, tokens=several(tokens, "token"))
     if _rows(log, after.request, again + 1, SEND):
         how = "sent again" if at_ps == after.arrival_ps else "none alive"
         text += _goes_on(how, run, log, after, at_ps, again + 1)

@@ -18,7 +18,8 @@ from kvsim.reports.lives.lines import Line
 from kvsim.reports.lives.spans import STATES as STATE_NAMES
 from kvsim.reports.lives.story import Part, Story
 from kvsim.reports.lives.words import STATES, Look, reason_name
-from kvsim.reports.palette import count, seconds
+from kvsim.reports.palette import seconds
+from kvsim.sim.counted import several
 from kvsim.sim.workload import PS_PER_S
 
 _WIDEST = 110
@@ -44,7 +45,8 @@ class Told(Story):
 def story_view(story: Story) -> RenderableType:
     """One request in one run."""
     decimals = _decimals(story.e2e_ps)
-    parts: list[RenderableType] = [_heading(story), "", _timeline(story, decimals)]
+    head = _asked(story, _title(story, story.label))
+    parts: list[RenderableType] = [head, "", _timeline(story, decimals)]
     if story.e2e_ps:
         parts += ["", Bar(story, story.e2e_ps), "", _division(story, decimals)]
     if story.passed_over:
@@ -82,17 +84,14 @@ class Mark(Text):
         super().__init__(look.glyph, style=look.colour)
 
 
-def _heading(story: Story) -> RenderableType:
-    return _asked(story, _title(story, story.label))
-
-
 def _title(story: Story, where: str) -> str:
     return f"request {story.request} of {where}" + (f", {story.how}" if story.how else "")
 
 
 def _asked(story: Story, title: str) -> RenderableType:
     facts = story.facts
-    asked = f"prompt {_tokens(facts['prompt_tokens'])}, answer {_tokens(facts['output_tokens'])}"
+    prompt, answer = (several(facts[name], "token") for name in ("prompt_tokens", "output_tokens"))
+    asked = f"prompt {prompt}, answer {answer}"
     if len(story.answers) > 1:
         asked += f" in {len(story.answers)} answers"
     told = {name: value for name, value in story.labels.items() if value is not None}
@@ -101,10 +100,6 @@ def _asked(story: Story, title: str) -> RenderableType:
     if drafted:
         labels.append(f"{right:,} of {drafted:,} drafts right, {length:.2f} tokens a verification")
     return Group(Text(title, style="bold"), Text(", ".join([asked, str(facts["status"]), *labels])))
-
-
-def _tokens(value: int) -> str:
-    return f"{count(value)} token{'s' * (value != 1)}"
 
 
 def _timeline(story: Story, decimals: int) -> Table:

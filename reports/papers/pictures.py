@@ -91,16 +91,7 @@ def _stacks(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
             for row in parts:
                 width = (row.published if who == "published" else row.simulated) or 0.0
                 kind = style.kinds[stack[row.value]]
-                axes.barh(
-                    y,
-                    width,
-                    0.4,
-                    left,
-                    color=kind.colour,
-                    hatch=kind.hatch,
-                    edgecolor=style.seam,
-                    linewidth=0.6,
-                )
+                axes.barh(y, width, 0.4, left, linewidth=0.6, **style.filled(stack[row.value]))
                 if width >= 5:
                     box = {"facecolor": kind.colour, "edgecolor": "none", "pad": 1.2} if kind.hatch else None
                     axes.text(
@@ -110,31 +101,25 @@ def _stacks(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
                 left += width
             places.append(y)
             names.append(who)
-        axes.text(
-            -0.115,
-            place * 1.25 + 0.22,
-            system,
-            **_beside(axes, style),
-            ha="right",
-            va="center",
-            weight="bold",
-        )
+        _beside(axes, style, -0.115, place * 1.25 + 0.22, system)
     axes.set_yticks(places, names, color=style.ink, fontsize=8)
     axes.set_ylim(max(places) + 0.45, -0.4)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, 100)
     axes.set_xlabel(judged.figure.settings["unit"])
     told = {row.value: row.name for row in judged.rows}
-    kinds = [(value, style.kinds[kind]) for value, kind in stack.items() if value in told]
     marks = [
-        axes.barh(0, 0, color=kind.colour, hatch=kind.hatch, edgecolor=style.seam, label=told[value])
-        for value, kind in kinds
+        axes.barh(0, 0, label=told[value], **style.filled(kind))
+        for value, kind in stack.items()
+        if value in told
     ]
     sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)
 
 
-def _beside(axes: Any, style: Style) -> dict[str, Any]:  # noqa: ANN401
-    return {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": style.ink}
+def _beside(axes: Any, style: Style, x: float, y: float, text: str) -> None:  # noqa: ANN401
+    """Write the name of a group of lines to the left of the axes."""
+    how = {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": style.ink}
+    axes.text(x, y, text, ha="right", va="center", weight="bold", **how)
 
 
 def _has_headings(judged: Judged) -> bool:
@@ -172,7 +157,7 @@ def _lines(axes: Any, style: Style, rows: Sequence[Row], headings: bool, named: 
     for row in rows:
         if headings and row.panel != panel:
             y += 0.5 if panel is not None else 0.0
-            axes.text(-0.01, y, row.panel, **_beside(axes, style), ha="right", va="center", weight="bold")
+            _beside(axes, style, -0.01, y, row.panel)
             y += 1
         panel = row.panel
         places.append(y)

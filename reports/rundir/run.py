@@ -67,6 +67,16 @@ class Run:
     apart: Columns | None = None
 
     @property
+    def workload(self) -> dict[str, Any]:
+        """The choices of its traffic; empty if its config has none."""
+        return self.config.get("workload", {})
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """The choices of its engine; empty if its config has none."""
+        return self.config.get("scenario", {}).get("engine", {})
+
+    @property
     def as_one(self) -> "Run":
         """A fleet as one system, with the timelines of the replicas that are there summed; else unchanged."""
         timeline = self.columns.timeline

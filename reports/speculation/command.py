@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable
-from kvsim.reports.speculation.gain import Gain, gains_of, verdict
+from kvsim.reports.speculation.gain import Gain, gain_of, verdict
 from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.scenario import Scenario
 
@@ -26,7 +26,7 @@ class SpeculationOutput(Pictures):
 
 def speculation_command(servers: Sequence[Scenario], context: int, output: SpeculationOutput) -> None:
     """Compute and show the answer for every server."""
-    gains = gains_of(servers, context)
+    gains = [gain_of(server, context) for server in servers]
     if output.json:
         told = [gain.as_json() for gain in gains]
         print(json.dumps(told[0] if len(told) == 1 else told, indent=2))
@@ -40,14 +40,7 @@ def report(gains: Sequence[Gain]) -> Lines:
     """A table per model."""
     parts: list[RenderableType] = []
     for gain in gains:
-        parts += [
-            Text(verdict(gain), style="bold"),
-            Text(""),
-            _table(gain),
-            Text(""),
-            Text(_foot(gain)),
-            Text(""),
-        ]
+        parts += [Text(verdict(gain), style="bold"), "", _table(gain), "", Text(_foot(gain)), ""]
     return Lines(*parts)
 
 

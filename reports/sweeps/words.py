@@ -33,6 +33,7 @@ from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.systems import System, load_of, systems, tokens_per_gpu
 from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE
 from kvsim.reports.sweeps.tier_gain import curves, gains
+from kvsim.sim.counted import several
 from kvsim.sim.record.slo import Slo
 
 Row = Mapping[str, Any]
@@ -51,7 +52,7 @@ def plan_words(
     """The output of a dry run: the number of runs, how many are left, and the estimated time."""
     done = sum(key in journal.done for key in keys) if journal is not None else 0
     impossible = sum(bool(run.reason) for run in runs)
-    said = [f"{_runs(len(runs))}"]
+    said = [several(len(runs), "run")]
     if impossible:
         said.append(f"{impossible:,} impossible")
     twice = len(runs) - impossible - len(keys)
@@ -59,15 +60,8 @@ def plan_words(
         said.append(f"{twice:,} equal to others")
     if done:
         said.append(f"{done:,} done already")
-    return f"{', '.join(said)}: {_runs(len(keys) - done)} to do, about {duration(left_s)} with {_jobs(jobs)}"
-
-
-def _runs(many: int) -> str:
-    return f"{many:,} run{'s' * (many != 1)}"
-
-
-def _jobs(many: int) -> str:
-    return f"{many:,} process{'es' * (many != 1)}"
+    todo, with_jobs = several(len(keys) - done, "run"), several(jobs, "process")
+    return f"{', '.join(said)}: {todo} to do, about {duration(left_s)} with {with_jobs}"
 
 
 def duration(left_s: float) -> str:
@@ -89,7 +83,7 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
         reasons = [str(row["reason"]) for row in rows if row["status"] == status]
         for reason in dict.fromkeys(reasons):
             many = reasons.count(reason)
-            parts.append(Text(f"{_runs(many)} {words}: {reason}", style="yellow"))
+            parts.append(Text(f"{several(many, 'run')} {words}: {reason}", style="yellow"))
     return Group(*parts)
 
 
