@@ -7,7 +7,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def step_means(time_s: Floats, values: npt.NDArray[np.generic], edges: Floats) -> Floats:
-    """Means over each slice of values that hold until the next row; 0 before the first row, after the last."""
+    """Means over slices of values that hold until the next row; 0 before the first row and after the last."""
     area = np.concatenate([[0.0], np.cumsum(np.diff(time_s) * values[:-1])])
     return np.diff(np.interp(edges, time_s, area)) / np.diff(edges)
 

@@ -4,9 +4,9 @@ The number after ± is half the 95 % confidence interval, see seeds/intervals.py
 have none. Tables fit in 80 columns. Without a terminal, rich omits colours and the ledger bar uses glyphs.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 
 from rich.columns import Columns
@@ -46,7 +46,10 @@ def run_table(seeds: System) -> RenderableType:
     if _drawn_in_vain([[summary] for summary in seeds]):
         return Group(run_table(seeds[:1]), "", _same(len(seeds)))
     parts: list[RenderableType] = _overloads([overload(seeds)])
-    parts += [Text(headline(seeds), style="bold"), *_goals(seeds), ""]
+    parts += [Text(headline(seeds), style="bold")]
+    if goals := in_words(seeds):
+        parts.append(Text(goals, style="bold"))
+    parts.append("")
     percent = {kind: fmean(palette.whole_run(summary)[kind] for summary in seeds) for kind in KINDS}
     if any(percent.values()):
         parts += [LedgerBar(percent), ""]
@@ -99,12 +102,6 @@ def _overloads(lines: Sequence[str]) -> list[RenderableType]:
     """The non-empty lines at the top, followed by a blank one."""
     said: list[RenderableType] = [Text(line, style="bold red") for line in lines if line]
     return [*said, ""] if said else []
-
-
-def _goals(seeds: System) -> list[RenderableType]:
-    """Whether the run met its goals; nothing if it had none."""
-    words = in_words(seeds)
-    return [Text(words, style="bold")] if words else []
 
 
 def _clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
@@ -205,7 +202,9 @@ def _memory_table(seeds: System) -> Table:
 def _facts(seeds: System) -> Table:
     """The engine's counters and the run's cost, as names and values without a frame."""
     engine, costs = seeds[0]["engine"], [summary["cost"] for summary in seeds]
-    of_engine = partial(_told, seeds)
+    steps = (
+        "{steps:count} steps, {mean_running:figures} requests at once on average, {max_running:count} at most"
+    )
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -215,12 +214,7 @@ def _facts(seeds: System) -> Table:
     times = f"{len(seeds)} times " if len(seeds) > 1 else ""
     held = held_back(seeds)
     for name, text in (
-        (
-            "engine",
-            f"{engine['scheduler']} on {engine['allocator']}: {of_engine(count, 'engine', 'steps')} steps, "
-            f"{of_engine(figures, 'engine', 'mean_running')} requests at once on average, "
-            f"{of_engine(count, 'engine', 'max_running')} at most",
-        ),
+        ("engine", f"{engine['scheduler']} on {engine['allocator']}: {_filled(seeds, 'engine', steps)}"),
         ("counted", "; ".join(_counted(seeds)) or "no preemption"),
         ("blocked", f"by {held}" if held else ""),
         ("prefixes", _hits(seeds)),
@@ -309,50 +303,52 @@ def _shared(seeds: System) -> str:
     return "; ".join(said)
 
 
+_FORMATS: dict[str, Shown] = {
+    "count": count, "figures": figures, "seconds": seconds, "GiB": _gib, "share": _share,
+}  # fmt: skip
+
+
+def _filled(seeds: System, section: str, template: str) -> str:
+    """A text about a section of the summaries: `{NAME:FORMAT}` stands for its number of that name."""
+
+    def told(found: re.Match[str]) -> str:
+        return _told(seeds, _FORMATS[found[2]], section, found[1])
+
+    return re.sub(r"\{(\w+):(\w+)\}", told, template)
+
+
 def _swaps(seeds: System) -> str:
     if not _mean(seeds, "engine", "preemptions_swap"):
         return ""
-    times, out, back = (
-        _told(seeds, count, "engine", name)
-        for name in ("preemptions_swap", "swapped_out_blocks", "swapped_in_blocks")
-    )
-    return f"{times} {'time' if times == '1' else 'times'}; {out} blocks to the host, {back} back"
+    times = _told(seeds, count, "engine", "preemptions_swap")
+    moved = "{swapped_out_blocks:count} blocks to the host, {swapped_in_blocks:count} back"
+    return f"{times} {'time' if times == '1' else 'times'}; {_filled(seeds, 'engine', moved)}"
 
 
 def _tier(seeds: System) -> str:
     """Hits and transfers of the tier below GPU memory, and how long requests waited for it."""
     if not all(summary.get("tier") for summary in seeds):
         return ""
-
-    def told(text: Shown, name: str) -> str:
-        return _told(seeds, text, "tier", name)
-
     links = "".join(f", {each}" for each in links_in_words(seeds))
-    return (
-        f"{told(count, 'hit_tokens')} tokens were loaded from the host's {told(_gib, 'capacity_bytes')} GiB, "
-        f"{told(_share, 'hit_share')} of the prompts, which saved "
-        f"{told(seconds, 'saved_prefill_s')} of prefill; {told(_gib, 'loaded_bytes')} GiB loaded, "
-        f"{told(_gib, 'stored_bytes')} GiB stored, the link {told(_share, 'load_busy_share')} and "
-        f"{told(_share, 'store_busy_share')} busy{links}; {told(count, 'requests_waited')} requests waited "
-        f"{told(seconds, 'mean_wait_s')} each"
-        + (
-            f"; {told(count, 'promoted_tokens')} tokens had moved up to the host from tiers below it"
-            if any("promoted_tokens" in summary["tier"] for summary in seeds)
-            else ""
-        )
+    said = (
+        "{hit_tokens:count} tokens were loaded from the host's {capacity_bytes:GiB} GiB, {hit_share:share} "
+        "of the prompts, which saved {saved_prefill_s:seconds} of prefill; {loaded_bytes:GiB} GiB loaded, "
+        "{stored_bytes:GiB} GiB stored, the link {load_busy_share:share} and {store_busy_share:share} busy"
+        f"{links}; {{requests_waited:count}} requests waited {{mean_wait_s:seconds}} each"
     )
+    if any("promoted_tokens" in summary["tier"] for summary in seeds):
+        said += "; {promoted_tokens:count} tokens had moved up to the host from tiers below it"
+    return _filled(seeds, "tier", said)
 
 
 def _drafts(seeds: System) -> str:
     if not _mean(seeds, "speculation", "draft_tokens"):
         return ""
-    drafted, accepted, wasted = (
-        _told(seeds, count, "speculation", name)
-        for name in ("draft_tokens", "accepted_tokens", "wasted_tokens")
+    said = (
+        "{accepted_tokens:count} of {draft_tokens:count} accepted, {acceptance_length:figures} tokens per "
+        "step and sequence; {wasted_tokens:count} computed for nothing"
     )
-    length = _told(seeds, figures, "speculation", "acceptance_length")
-    speed = f"{accepted} of {drafted} accepted, {length} tokens per step and sequence"
-    return f"{speed}; {wasted} computed for nothing"
+    return _filled(seeds, "speculation", said)
 
 
 def _upkeep(seeds: System) -> str:
@@ -360,64 +356,45 @@ def _upkeep(seeds: System) -> str:
     done = [summary.get("upkeep") or {} for summary in seeds]
     if not any(value for each in done for value in each.values()):
         return ""
-    maps, unmaps, beside = (
-        with_spread(text, interval([number(each.get(name)) for each in done]))
-        for name, text in (("maps", count), ("unmaps", count), ("beside_steps_s", seconds))
-    )
-    waited = [_waited_s(each) for each in done]
-    return (
-        f"{maps} maps, {unmaps} unmaps; steps waited {with_spread(seconds, interval(waited))}, "
-        f"{beside} went on beside them"
-    )
+    waited_s = [
+        sum(number(each.get(name)) or 0.0 for name in ("steps_waited_s", "beyond_steps_s")) for each in done
+    ]
+    waited = with_spread(seconds, interval(waited_s))
+    said = f"{{maps:count}} maps, {{unmaps:count}} unmaps; steps waited {waited}, "
+    return _filled(seeds, "upkeep", said + "{beside_steps_s:seconds} went on beside them")
 
 
 def _hand_over(seeds: System) -> str:
     """Prompts handed over from prefill to decode servers, and how long they were held."""
     if not seeds[0].get("hand_over"):
         return ""
-    told = partial(_told, seeds)
-
-    return (
-        f"{told(count, 'hand_over', 'requests')} prompts, {told(_gib, 'hand_over', 'read_bytes')} GiB, "
-        f"read in {told(seconds, 'hand_over', 'mean_transfer_s')} each; held for "
-        f"{told(seconds, 'hand_over', 'mean_held_s')}, at most "
-        f"{told(_share, 'hand_over', 'peak_held_share')} of a prefill replica"
+    said = (
+        "{requests:count} prompts, {read_bytes:GiB} GiB, read in {mean_transfer_s:seconds} each; held for "
+        "{mean_held_s:seconds}, at most {peak_held_share:share} of a prefill replica"
     )
+    return _filled(seeds, "hand_over", said)
 
 
 def _migration(seeds: System) -> str:
     """How many running requests migrated, and how long each paused."""
     if not seeds[0].get("migration"):
         return ""
-    told = partial(_told, seeds)
-    text = (
-        f"{told(count, 'migration', 'requests')} requests, {told(count, 'migration', 'migrations')} times, "
-        f"{told(_gib, 'migration', 'copied_bytes')} GiB"
-    )
-    if not seeds[0]["migration"]["migrations"]:
-        return text
-    return (
-        f"{text}; copied in {told(seconds, 'migration', 'mean_copy_s')} each, of which "
-        f"{told(seconds, 'migration', 'mean_downtime_s')} they stood still"
-    )
+    said = "{requests:count} requests, {migrations:count} times, {copied_bytes:GiB} GiB"
+    if seeds[0]["migration"]["migrations"]:
+        said += "; copied in {mean_copy_s:seconds} each, of which {mean_downtime_s:seconds} they stood still"
+    return _filled(seeds, "migration", said)
 
 
 def _faults(seeds: System) -> str:
     if not seeds[0].get("faults"):
         return ""
-    told = partial(_told, seeds)
-    deaths = _mean(seeds, "faults", "deaths")
-    return (
-        f"{told(count, 'faults', 'deaths')} {'replica died' if deaths == 1 else 'deaths of replicas'}: "
-        f"{told(count, 'faults', 'resent_requests')} requests were sent again, "
-        f"{told(count, 'faults', 'wasted_output_tokens')} output tokens were wasted, "
-        f"the KV of {told(count, 'faults', 'lost_kv_tokens')} tokens was lost, "
-        f"{told(seconds, 'faults', 'down_s')} down"
+    died = "replica died" if _mean(seeds, "faults", "deaths") == 1 else "deaths of replicas"
+    said = (
+        f"{{deaths:count}} {died}: {{resent_requests:count}} requests were sent again, "
+        "{wasted_output_tokens:count} output tokens were wasted, the KV of {lost_kv_tokens:count} tokens was "
+        "lost, {down_s:seconds} down"
     )
-
-
-def _waited_s(done: Mapping[str, object]) -> float:
-    return (number(done.get("steps_waited_s")) or 0.0) + (number(done.get("beyond_steps_s")) or 0.0)
+    return _filled(seeds, "faults", said)
 
 
 def _memory_stats(seeds: System) -> str:
