@@ -3,18 +3,16 @@
 `python -m kvsim.reports.eviction docs/eviction.md` regenerates the table in the page.
 """
 
-import sys
 from itertools import chain, repeat
-from pathlib import Path
 
 from kvsim.allocators.eviction import EVICTION
 from kvsim.reports.fitting import FittingTable
 from kvsim.reports.listing import card_of, table_of
+from kvsim.reports.pages import rewrite, with_table
 from kvsim.sim.eviction import eviction_named
 from kvsim.sim.option import options_of
 from kvsim.sim.sources import module_doc
 
-MARK = "<!-- eviction -->\n"
 UNCHECKED = "its description"
 
 
@@ -44,16 +42,14 @@ def card(name: str) -> str:
     return card_of(chosen.name, facts, *options, "", module_doc(policy.__module__))
 
 
-def with_table(text: str) -> str:
+def with_policies(text: str) -> str:
     """The page with its table regenerated."""
-    before, mark, rest = text.partition(MARK)
     rows = ["| policy | what leaves | who uses it | source | equal to |", "|---|---|---|---|---|"]
     for name, told in _told().items():
         checked = eviction_named(name).policy.checked or UNCHECKED
         rows.append(f"| `{name}` | {' | '.join(told)} | {checked} |")
-    return before + mark + "\n".join(rows) + "\n\n" + rest.partition("\n\n")[2]
+    return with_table(text, "eviction", rows)
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(with_policies)

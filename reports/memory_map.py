@@ -69,11 +69,14 @@ class Arena(NamedTuple):
         somebody = np.array([owners != "" for owners in self.owners], bool)
         return np.asarray(somebody[self.owner])
 
+    def taken(self, rows: npt.NDArray[Any]) -> Self:
+        """Some of the ranges, by their places or marked, in this order."""
+        return type(self)(*(column[rows] for column in self[:8]), self.owners, self.layers)
+
     def between(self, start: int, end: int) -> Self:
         """The ranges of a part of the arena, with addresses relative to its start."""
-        inside = (self.start >= start) & (self.start < end)
-        first, *columns = (column[inside] for column in self[:8])
-        return type(self)(first - start, *columns, self.owners, self.layers)
+        inside = self.taken((self.start >= start) & (self.start < end))
+        return inside._replace(start=inside.start - start)
 
     def ranges(self) -> Iterator[Range]:
         """The ranges, one at a time."""
@@ -135,9 +138,7 @@ class MemoryMap:
             return Arena(ints, ints + self.slots, ints, ints, no, no, no, ints, [""], [""])
         until = int(self.offsets[instant + 1])
         alive = np.flatnonzero(self._last_instants[:until] >= instant)
-        order = alive[np.argsort(self.rows.start[alive])]
-        columns = (column[order] for column in self.rows[:8])
-        return Arena(*columns, owners=self.rows.owners, layers=self.rows.layers)
+        return self.rows.taken(alive[np.argsort(self.rows.start[alive])])
 
     def allocated_slots(self) -> Int64:
         """The number of allocated slots at each instant."""

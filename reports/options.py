@@ -4,11 +4,10 @@
 """
 
 import re
-import sys
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 
+from kvsim.reports.pages import rewrite
 from kvsim.sim.option import Named, options_of
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.outputs import Output, Seeds
@@ -91,6 +90,4 @@ def with_tables(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        path = Path(name)
-        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(with_tables)

@@ -10,9 +10,7 @@
 `python -m kvsim.reports.schedulers docs/policies.md docs/schedulers.md` regenerates the pictures in the docs.
 """
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from textwrap import wrap
 
 import numpy as np
@@ -20,6 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from kvsim.reports.listing import card_of, part_card
+from kvsim.reports.pages import rewrite, with_blocks
 from kvsim.reports.policies import card
 from kvsim.sim.build import build_engine
 from kvsim.sim.classes import class_named
@@ -241,15 +240,13 @@ def _story() -> Workload:
 
 def with_pictures(text: str) -> str:
     """A page of the docs with the text block below each line `<!-- six: NAME -->` regenerated."""
-    parts = text.split("<!-- six: ")
-    for index, part in enumerate(parts[1:], 1):
-        name, _, rest = part.partition(" -->")
-        behind = rest.partition("```text\n")[2].partition("```")[2]
+
+    def six(name: str) -> list[str]:
         lines = drawn(scheduler=name) if name in SCHEDULERS else drawn(policy=name)
-        parts[index] = f"{name} -->\n```text\n" + "\n".join(lines[: len(STORY)]) + f"\n```{behind}"
-    return "<!-- six: ".join(parts)
+        return lines[: len(STORY)]
+
+    return with_blocks(text, "six", six)
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(with_pictures(path.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(with_pictures)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from kvsim.reports.palette import Shown
-from kvsim.reports.quantities import Quantity
+from kvsim.reports.quantities import Quantity, at
 from kvsim.reports.ranked import System
 from kvsim.reports.seeds.intervals import difference, interval
 from kvsim.reports.seeds.words import with_spread
@@ -21,6 +21,11 @@ def occurs(quantity: Quantity, systems: Sequence[System]) -> bool:
 def shown(quantity: Quantity, seeds: System) -> str:
     """The number of a system; with several seeds, their mean with its spread."""
     return with_spread(quantity.text, interval([quantity.read(summary) for summary in seeds]))
+
+
+def told(seeds: System, text: Shown, *path: str) -> str:
+    """The number at this path of the summaries, with its spread."""
+    return with_spread(text, interval(list(map(at(*path), seeds))))
 
 
 def stars(quantity: Quantity, systems: Sequence[System], may_win: Sequence[bool]) -> list[bool]:

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.reports.html.packing import NOTHING, Column, Pack
-from kvsim.reports.html.tables import Texts
 from kvsim.reports.lives.event_log import NOTHING as NONE
 from kvsim.reports.lives.event_log import REFUSE, EventLog
 from kvsim.reports.lives.spans import STATES, Lives
 from kvsim.reports.rundir.formats import Columns
+from kvsim.sim.record.events import Texts
 from kvsim.sim.workload import PS_PER_S
 
 Int64 = npt.NDArray[np.int64]

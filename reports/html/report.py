@@ -179,7 +179,7 @@ def _fitting(arenas: Sequence[Arena | None], room: int) -> list[_Packed | None]:
         if sum(sizes) <= room:
             return packed
         place = sizes.index(max(sizes))
-        if len(kept[place].times_s) < 2 * _LEAST_INSTANTS:
+        if len(kept[place].map.instants) < 2 * _LEAST_INSTANTS:
             return packed
         kept[place] = kept[place].halved()
         packed[place] = _packed(kept[place])

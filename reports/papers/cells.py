@@ -122,12 +122,8 @@ def deployment_of(cell: Cell) -> Deployment:
     given = {name: cell[name] for name in names if name in cell}
     if given.get("cost", "").endswith((":shared", ":copied")):
         given["cost"] += str(max(cell["workload"].get(name, 1) for name in ("n", "beam_width")))
-    return Deployment(
-        model=model_named(cell["model"]),
-        gpu=gpu_named(cell["gpu"]),
-        engine=EngineConfig.of(settings),
-        **given,
-    )
+    model, gpu = model_named(cell["model"]), gpu_named(cell["gpu"])
+    return Deployment(model=model, gpu=gpu, engine=EngineConfig.of(settings), **given)
 
 
 def workload_of(cell: Cell, build: Builder) -> Workload:

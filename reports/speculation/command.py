@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -33,7 +34,10 @@ def speculation_command(servers: Sequence[Scenario], context: int, output: Specu
     else:
         Console(highlight=False).print(report(gains))
     if output.out is not None:
-        _draw(gains, output.out, output)
+        from kvsim.reports.figures.speculation import draw_speculation
+        from kvsim.reports.rundir.writing import print_figures
+
+        print_figures(output.out, partial(draw_speculation, gains), output)
 
 
 def report(gains: Sequence[Gain]) -> Lines:
@@ -65,13 +69,3 @@ def _foot(gain: Gain) -> str:
         f"{gain.model} on {gain.gpu}, {gain.most} drafts by {gain.draft}, contexts of {gain.context:,} "
         f"tokens, times {gain.clock}; {drafting:,} such sequences fit, {plain:,} without a draft"
     )
-
-
-def _draw(gains: Sequence[Gain], out: Path, pictures: Pictures) -> None:
-    from kvsim.reports.figures import styled
-    from kvsim.reports.figures.speculation import draw_speculation
-    from kvsim.reports.rundir.writing import write_figures
-
-    style = styled(pictures)
-    for path in write_figures(out, lambda part: draw_speculation(gains, part, style)):
-        print(path)
