@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.away import Away, away
 from kvsim.reports.palette import ALLOCATED, KINDS, count, figures, percent_text
 from kvsim.reports.rundir.run import Run
-from kvsim.reports.slices import Floats, step_means
+from kvsim.reports.slices import step_means
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,6 @@ class Fleet:
     def held(self, slices: int) -> Floats:
         """Per cent of the slots that are allocated, by replica and time slice."""
         return self._means([held(each) for each in self.replicas], slices)
-
-    def running(self, slices: int) -> Floats:
-        """Running requests, by replica and time slice."""
-        return self.column("running", slices)
 
     def column(self, name: str, slices: int) -> Floats:
         """The mean of a timeline column, by replica and time slice."""
@@ -91,7 +88,7 @@ def held(run: Run) -> Floats:
 def imbalance(fleet: Fleet) -> str:
     """The requests per replica, busiest against mean, and how full their memories are."""
     served = [len(each.columns.requests["request"]) for each in fleet.replicas]
-    running, full = fleet.running(1)[:, 0], fleet.held(1)[:, 0]
+    running, full = fleet.column("running", 1)[:, 0], fleet.held(1)[:, 0]
     handed = any(at_once > 0 and not own for at_once, own in zip(running, served, strict=True))
     each = f"{len(served)} replicas"  # disaggregated: all requests count for the decode replicas
     said = [each if handed else f"{_range(served, count)} requests to each of {each}"]
@@ -107,14 +104,14 @@ def imbalance(fleet: Fleet) -> str:
 
 def imbalance_in_short(fleet: Fleet) -> str:
     """`the busiest of 4 replicas runs 1.04 times the mean`."""
-    if not (fleet.running(1) > 0).any():
+    if not (fleet.column("running", 1) > 0).any():
         return f"nothing ran on {len(fleet.replicas)} replicas"
     return f"the busiest of {len(fleet.replicas)} replicas runs {_over_mean(fleet)}"
 
 
 def _over_mean(fleet: Fleet) -> str:
     """The busiest replica against the mean replica, each while it was present."""
-    running, there = fleet.running(1)[:, 0], fleet.there(1)[:, 0]
+    running, there = fleet.column("running", 1)[:, 0], fleet.there(1)[:, 0]
     known = ~np.isnan(running)
     total = sum((running[known] * there[known]).tolist())
     return f"{figures(float(running[known].max()) * float(there.sum()) / total)} times the mean"

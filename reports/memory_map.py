@@ -18,13 +18,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.arrays import Floats, Int64
 from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
 from kvsim.sim.files.tables import as_numpy, read_table
-
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 FILE = "map.parquet"
 _NUMBERS = ("time_s", "start", "size", "filled", "cached")
@@ -92,7 +90,7 @@ class MemoryMap:
     Rows `offsets[i] : offsets[i + 1]` are those that changed at `instants[i]` (seconds).
     """
 
-    instants: Float64
+    instants: Floats
     offsets: Int64
     rows: Arena
 
@@ -144,7 +142,7 @@ class MemoryMap:
         """The number of allocated slots at each instant."""
         return self._at_instants(self.rows.allocated * self.rows.size)
 
-    def allocated_by_layers(self) -> dict[str, Float64]:
+    def allocated_by_layers(self) -> dict[str, Floats]:
         """Per cent allocated at each instant, per kind of layer: of its pool or, if shared, of the arena."""
         pools = Counter[str]()
         for layers, start, end in self.pools:
@@ -156,7 +154,7 @@ class MemoryMap:
             if layers
         }
 
-    def mean(self, values: Float64) -> float:
+    def mean(self, values: Floats) -> float:
         """The time average of values that hold from each instant to the next."""
         lasts = np.diff(self.instants)
         return float(values[:-1] @ lasts / lasts.sum()) if lasts.any() else float(values[-1])
@@ -186,7 +184,7 @@ class MemoryMap:
             alive = np.insert(kept, np.searchsorted(start[kept], start[new]), new)
         return last
 
-    def _check(self, path: Path, time_s: Float64) -> None:
+    def _check(self, path: Path, time_s: Floats) -> None:
         rows, slots = self.rows, self.slots
         first = slice(0, int(self.offsets[1]) if len(self.instants) else 0)
         starts = np.sort(rows.start[first])
@@ -213,7 +211,7 @@ def owners_of(text: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(request), int(sample or 0)) for request, _, sample in parts)
 
 
-def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
+def _read_rows(path: Path, replica: int | None = None) -> tuple[Floats, Arena]:
     """The times and the other columns; owners have few distinct values and are read as codes."""
     table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners", _LAYERS))
     if replica is not None and _REPLICA in table.column_names:

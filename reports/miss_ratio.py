@@ -6,9 +6,8 @@ belady             6.8 %  11.9 %  22.2 %      no policy can do better
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,6 @@ from rich.text import Text
 from kvsim.reports.fitting import FittingTable
 from kvsim.reports.rundir.formats import write_json
 from kvsim.reports.traces import table_of_numbers
-
-if TYPE_CHECKING:
-    from kvsim.reports.figures.style import Style
 
 BOUND = "belady"
 SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
@@ -142,11 +138,8 @@ def short(tokens: int) -> str:
     return str(tokens)
 
 
-def write_miss_ratio(directory: Path, name: str, misses: Misses, style: "Style") -> None:
-    """Write miss-ratio.json and the figure: the share of prompt tokens hit, and missed."""
-    from kvsim.reports.figures.miss_ratio import height_in, paint
-    from kvsim.reports.figures.sheet import draw_picture
-
+def write_numbers(directory: Path, name: str, misses: Misses) -> None:
+    """Write miss-ratio.json: the shares of prompt tokens hit."""
     curve = misses.curve
     write_json(
         {
@@ -159,5 +152,3 @@ def write_miss_ratio(directory: Path, name: str, misses: Misses, style: "Style")
         },
         directory / "miss-ratio.json",
     )
-    headline = f"{name}: a prefix cache hits at most {100 * curve.ceiling:.1f} % of the prompt tokens"
-    draw_picture(directory, "miss-ratio", style, height_in(misses), headline, partial(paint, misses))

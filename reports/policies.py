@@ -16,15 +16,21 @@ from kvsim.sim.sources import module_doc
 def policies_tree() -> Tree:
     """Each family with its policies, and the engines' own policies."""
     tree = Tree("who is served next")
-    branches: dict[str, Tree] = {}
-    engines = tree.add("engines' own (sim schedulers)")
-    engines.add(", ".join(ENGINES))
-    for name in POLICIES:
-        found = policy_class(name)
-        if found.family not in branches:
-            branches[found.family] = tree.add(found.family)
-        branches[found.family].add(f"{name}: {found.idea}")
+    tree.add("engines' own (sim schedulers)").add(", ".join(ENGINES))
+    for family, members in policies_by_family().items():
+        branch = tree.add(family)
+        for name, idea in members.items():
+            branch.add(f"{name}: {idea}")
     return tree
+
+
+def policies_by_family() -> dict[str, dict[str, str]]:
+    """Family -> name -> idea."""
+    found: dict[str, dict[str, str]] = {}
+    for name in POLICIES:
+        kind = policy_class(name)
+        found.setdefault(kind.family, {})[name] = kind.idea
+    return found
 
 
 def card(name: str) -> str:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from kvsim.reports.listing import card_of, part_card
 from kvsim.reports.pages import rewrite, with_blocks
-from kvsim.reports.policies import card
+from kvsim.reports.policies import card, policies_by_family
 from kvsim.sim.build import build_engine
 from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.deployment import Deployment
@@ -77,7 +77,7 @@ class FamilyTree:
         start = max(map(len, [*SCHEDULERS, *POLICIES, *IDEAS])) + 8
         for head, families in (
             ("what a step computes (--scheduler)", schedulers_by_family()),
-            ("who is served next (--policy, over vllm-v1)", policies_by_family()),
+            ("who is served next (--policy, over vllm-v1)", all_policies()),
         ):
             yield Text(head, "bold")
             for family, members in families.items():
@@ -111,13 +111,9 @@ def schedulers_by_family() -> dict[str, dict[str, str]]:
     return found
 
 
-def policies_by_family() -> dict[str, dict[str, str]]:
+def all_policies() -> dict[str, dict[str, str]]:
     """Family -> name -> idea, for policies; the engines' own come first."""
-    found: dict[str, dict[str, str]] = {"engines": dict(ENGINES_IDEAS), SGLANG: dict(SGLANG_IDEAS)}
-    for name in POLICIES:
-        kind = policy_class(name)
-        found.setdefault(kind.family, {})[name] = kind.idea
-    return found
+    return {"engines": ENGINES_IDEAS, SGLANG: SGLANG_IDEAS, **policies_by_family()}
 
 
 ENGINES_IDEAS = {

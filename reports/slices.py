@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from kvsim.reports.arrays import Floats
 
 
 def step_means(time_s: Floats, values: npt.NDArray[np.generic], edges: Floats) -> Floats:

@@ -58,17 +58,11 @@ class Validation:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def validate(
-    points: Iterable[Point],
-    runs: Iterable[Run],
-    cost: str | None = None,
-    done: Callable[[], None] = lambda: None,
-) -> Validation:
-    """Simulate them all; `done` is called after each."""
+def validate(points: Iterable[Point], runs: Iterable[Run], cost: str | None = None) -> Validation:
+    """Simulate them all."""
     found = Validation()
     for run in runs:
         found.runs.append((run, *compare_run(run)))
-        done()
     for point in points:
         reason = not_simulated(point)
         try:
@@ -81,7 +75,6 @@ def validate(
             reason = str(error).partition(";")[0]
         if reason:
             found.left_out.setdefault(reason, []).append(point.name)
-        done()
     return found
 
 

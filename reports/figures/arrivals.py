@@ -4,15 +4,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kvsim.reports import palette
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
-from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.style import Style
 
 _SLICES = 200
 _MOST_POINTS = 400
 
 
-def paint_arrivals(sheet: Figure, style: Style, arrival_s: FloatArray, scale: float, unit: str) -> None:
+def paint_arrivals(sheet: Figure, style: Style, arrival_s: Floats, scale: float, unit: str) -> None:
     """Draw the rate over time (in units of `scale` seconds), and the share of gaps longer than each time."""
     colour, line = style.role("requests").colour, style.line
     gaps = np.diff(arrival_s)

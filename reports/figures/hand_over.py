@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet
@@ -15,7 +16,7 @@ from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System
 from kvsim.reports.palette import figures, seconds
 from kvsim.reports.rundir.run import Run
-from kvsim.reports.slices import Floats, middles, step_means
+from kvsim.reports.slices import middles, step_means
 
 _SLICES = 240
 Stages = Sequence[tuple[str, str, str]]

@@ -1,6 +1,8 @@
 """miss-ratio: the share of a trace's prompt tokens that a prefix cache misses, by cache size and policy."""
 
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.scales import plain
+from kvsim.reports.figures.sheet import draw_picture
 from kvsim.reports.figures.style import Style
 from kvsim.reports.miss_ratio import BOUND, Misses
 from kvsim.reports.palette import ROLES
@@ -17,12 +20,14 @@ from kvsim.reports.palette import ROLES
 POINTS = 400
 
 
-def height_in(misses: Misses) -> float:
-    """The height of the figure: the legend has a line per policy."""
-    return max(3.6, 0.6 + 0.185 * len(misses.hit_ratio))
+def draw_miss_ratio(misses: Misses, name: str, directory: Path, style: Style) -> None:
+    """Draw the figure of a trace of this name into a directory."""
+    headline = f"{name}: a prefix cache hits at most {100 * misses.curve.ceiling:.1f} % of the prompt tokens"
+    height_in = max(3.6, 0.6 + 0.185 * len(misses.hit_ratio))  # the legend has a line per policy
+    draw_picture(directory, "miss-ratio", style, height_in, headline, partial(_paint, misses))
 
 
-def paint(misses: Misses, figure: Figure, style: Style) -> None:
+def _paint(misses: Misses, figure: Figure, style: Style) -> None:
     """Draw the curves and the lower bound of an infinite cache."""
     axes = figure.subplots()
     curve, floor = misses.curve, 1 - misses.curve.ceiling

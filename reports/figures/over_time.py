@@ -12,8 +12,9 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
-from kvsim.reports.figures.pieces import FloatArray, panel_columns
+from kvsim.reports.figures.pieces import panel_columns
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System, which_seed
 from kvsim.reports.palette import KINDS
@@ -69,9 +70,7 @@ def slots_of(run: Run, kinds: Iterable[str]) -> npt.NDArray[np.int64]:
     return np.sum([timeline[kind] for kind in kinds if kind in timeline], axis=0)
 
 
-def slice_means(
-    time: FloatArray, values: npt.NDArray[Any], end: float | None = None
-) -> tuple[FloatArray, FloatArray]:
+def slice_means(time: Floats, values: npt.NDArray[Any], end: float | None = None) -> tuple[Floats, Floats]:
     """The time-weighted means of a step function over equal slices, and the edges of the slices.
 
     If `end` is after the last row, values are 0 from the last row on.
@@ -84,10 +83,10 @@ def slice_means(
 class Curve:
     """A timeline column of a system: its mean over the seeds at each time, and their range."""
 
-    middle: FloatArray
-    mean: FloatArray
-    least: FloatArray
-    most: FloatArray
+    middle: Floats
+    mean: Floats
+    least: Floats
+    most: Floats
 
     @classmethod
     def of(cls, system: System, column: Callable[[Run], npt.NDArray[Any]]) -> Self:

@@ -18,6 +18,7 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures.sheet import wrapped
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System, short
@@ -25,8 +26,6 @@ from kvsim.reports.palette import Summary, kinds_of, meaning
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import Shown, with_spread
 from kvsim.sim.record.slo import Limit
-
-FloatArray = npt.NDArray[np.float64]
 
 BAND = 1.1
 """Simulated over measured at the dotted lines beside the line of equality."""
@@ -82,7 +81,7 @@ def kind_patch(style: Style, kind: str, summaries: Iterable[Summary]) -> Patch:
     return Patch(label=label, linewidth=0.5, **style.filled(kind))
 
 
-def layer(axes: Axes, tops: FloatArray, edges: FloatArray, **how: Any) -> None:  # noqa: ANN401 - matplotlib's
+def layer(axes: Axes, tops: Floats, edges: Floats, **how: Any) -> None:  # noqa: ANN401 - matplotlib's
     """Fill the area below a step curve; unlike axes.stairs, this does not measure every vertex."""
     patch = StepPatch(tops, edges, fill=True, linewidth=0, **how)
     axes.add_artist(patch)
@@ -193,7 +192,7 @@ def panel_columns(style: Style, count: int) -> int:
     return 1 if count <= few else 2 if count <= _MANY_PANELS else 3 if count <= 18 or style.narrow else 4
 
 
-def finite(values: FloatArray) -> FloatArray:
+def finite(values: Floats) -> Floats:
     """Drop NaN and infinity."""
     return values[np.isfinite(values)]
 

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
-from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System
@@ -91,7 +91,7 @@ def _by_pool(axes: Axes, style: Style, told: dict[str, Any]) -> None:
     axes.legend(handles=marks[::-1], fontsize=style.small_pt, **how)
 
 
-def _edges(rows: Sequence[dict[str, Any]]) -> FloatArray:
+def _edges(rows: Sequence[dict[str, Any]]) -> Floats:
     """The start times of the parts of the run, and the end of the last one."""
     begins = [float(row["time_s"]) for row in rows]
     return np.array([*begins, begins[-1] + (begins[1] - begins[0] or 1.0)])

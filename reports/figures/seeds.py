@@ -15,10 +15,10 @@ from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System
+from kvsim.reports.palette import Summary
 from kvsim.reports.quantities import NORMALIZED, REQUESTS_PER_S, TTFT_P99, WASTE
 from kvsim.reports.seeds.intervals import alike, interval
 
-Summary = Mapping[str, Any]
 Named = Mapping[str, Sequence[Summary]]
 """The summaries of each system by seed."""
 

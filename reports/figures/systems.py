@@ -1,19 +1,18 @@
 """Systems: single runs, or runs that differ only in the seed; each has one name and colour in figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 from statistics import fmean
-from typing import Any
 
 from kvsim.reports import clocks, palette
 from kvsim.reports.alike import by_seed, one_traffic, seed_of
 from kvsim.reports.colours import parts_of
+from kvsim.reports.palette import Summary
 from kvsim.reports.ranked import all_rejected, by_scheduler, different_clocks, ranked, rejections
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval, alike, interval
 
-Summary = Mapping[str, Any]
 _MOST_LETTERS = 28
 
 

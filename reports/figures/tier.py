@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.over_time import Curve, capacity, longest, slots_of, time_words
@@ -17,7 +18,6 @@ from kvsim.reports.palette import count, figures, percent_text
 from kvsim.reports.quantities import at, percent_at
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.rundir.stack import HELD, held_by
-from kvsim.reports.slices import Floats
 from kvsim.sim.models.catalog import GIB
 
 

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kvsim.reports import palette
+from kvsim.reports.arrays import Bools, Int64
 from kvsim.reports.html.packing import Pack
 from kvsim.reports.memory_map import MemoryMap, owners_of
-
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

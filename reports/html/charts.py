@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.reports import palette
+from kvsim.reports.arrays import Floats
 from kvsim.reports.quantities import LATENCIES
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.rundir.stack import HELD, held_by
-from kvsim.reports.slices import Floats, step_means
+from kvsim.reports.slices import step_means
 from kvsim.sim.models.catalog import GIB
 
 SLICES = 300

@@ -12,11 +12,10 @@ from typing import Any
 from kvsim.reports.palette import figures, number, seconds
 from kvsim.reports.seeds.intervals import Interval, interval, ratio
 from kvsim.reports.sweeps.systems import name_of
-from kvsim.reports.sweeps.table import FINISHED
+from kvsim.reports.sweeps.table import FINISHED, Row
 from kvsim.reports.waiting import SHORT_LIMITS, rounded_share
 from kvsim.sim.record.slo import Slo
 
-Row = Mapping[str, Any]
 LEAST_HELD = 0.005
 STEPS = "the time of steps, "
 MET, UNMET = "met", "unmet"

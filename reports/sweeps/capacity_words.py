@@ -1,6 +1,6 @@
 """A capacity search in the terminal: the answer, a line per system, how it was judged."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,13 +15,13 @@ from kvsim.reports.sweeps.assumed import OWN_ARRIVALS, assumed_words
 from kvsim.reports.sweeps.capacity import LOAD_WORDS as WORDS
 from kvsim.reports.sweeps.capacity_table import UNITS, clock_of
 from kvsim.reports.sweeps.steady import JUDGED, JUDGED_WHOLE
+from kvsim.reports.sweeps.table import Row
 from kvsim.sim.cost.clock import NOT_VALIDATED
 from kvsim.sim.counted import several
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import Sought
 from kvsim.sim.record.slo import Slo
 
-Row = Mapping[str, Any]
 PER_THOUSAND = "price_per_thousand_requests"
 MOST_LINES = 12
 """With more systems, only the best one per GPU is shown of those searched only coarsely."""

@@ -31,12 +31,11 @@ from kvsim.reports.sweeps.headline import (
 )
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.systems import System, load_of, systems, tokens_per_gpu
-from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE
+from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, Row
 from kvsim.reports.sweeps.tier_gain import curves, gains
 from kvsim.sim.counted import several
 from kvsim.sim.record.slo import Slo
 
-Row = Mapping[str, Any]
 MOST_LINES = 60
 
 
@@ -73,9 +72,8 @@ def duration(left_s: float) -> str:
 
 def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> RenderableType:
     """The outcome: a line per system, the best first if there is an SLO; failures below."""
-    varying = [name for name in names if name != "seed"]
-    load = load_of(varying)
-    found = [system for system in systems(rows, varying) if system.points]
+    load = load_of(names)
+    found = [system for system in systems(rows, names) if system.points]
     parts: list[RenderableType] = [Text(headline(found, load, slo), style="bold"), ""] if found else []
     if found:
         parts += [_table(found, load, slo), "", *_gains(found), Text(foot(found), style="dim")]

@@ -29,8 +29,9 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from kvsim.reports.arrays import Int64
 from kvsim.reports.away import Away
-from kvsim.reports.lives.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT, Int64
+from kvsim.reports.lives.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT
 from kvsim.reports.lives.spans import HEAD, PREEMPTED, STATES, WAITS_LOADED, Lives
 from kvsim.reports.lives.words import STATES as LOOKS
 from kvsim.reports.lives.words import reason_name

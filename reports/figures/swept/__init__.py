@@ -36,9 +36,8 @@ def draw_sweep(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], slo: Slo | None, part: Path, style: Style
 ) -> list[Path]:
     """Draw the figures that these rows allow into a directory; returns the files."""
-    varying = [name for name in names if name != "seed"]
-    load = load_of(varying)
-    found = [system for system in systems(rows, varying) if system.points]
+    load = load_of(names)
+    found = [system for system in systems(rows, names) if system.points]
     drawn: list[Path] = []
     for name, figure in FIGURES.items():
         if found and figure(found, load, slo, style) is not None:

@@ -1,6 +1,6 @@
 """fleet: the hourly cost of serving a load, a bar per system, cheapest first per clock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -13,8 +13,8 @@ from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import figures
 from kvsim.reports.sweeps.capacity_table import clock_of
 from kvsim.reports.sweeps.capacity_words import count_of, trust_of
+from kvsim.reports.sweeps.table import Row
 
-Row = Mapping[str, Any]
 MOST_BARS = 20
 
 
