@@ -94,39 +94,31 @@ def miss_ratio_table(misses: Misses) -> Group:
         f"An unlimited prefix cache (LRU, blocks of {curve.block_tokens:,} tokens) hits "
         f"{100 * curve.ceiling:.2f} % of the prompt tokens and holds {curve.blocks:,} blocks."
     )
-    parts: list[RenderableType] = [Text(said), Text("")]
     if curve.overcount:
-        parts.insert(
-            1,
-            Text(
-                f"Counted by content alone it would be {100 * curve.loose:.2f} %: "
-                f"{100 * curve.overcount:.2f} % of these hits follow a different beginning."
-            ),
+        said += (
+            f"\nCounted by content alone it would be {100 * curve.loose:.2f} %: "
+            f"{100 * curve.overcount:.2f} % of these hits follow a different beginning."
         )
-    parts.append(table)
+    parts: list[RenderableType] = [Text(said), "", table]
     if len(misses.hit_ratio) > 1:
-        parts += [Text(""), _by_policy(misses)]
-    found = misses.look_ahead
-    if found is not None:
-        size, best, share, bound = found
-        parts.append(
-            Text(
-                f"\nA look-ahead ({BOUND}) would gain most at {short(size)} tokens: "
-                f"{100 * bound:.1f} % hit instead of {100 * share:.1f} % ({best})."
-            )
+        parts += ["", _by_policy(misses)]
+    if misses.look_ahead is not None:
+        size, best, share, bound = misses.look_ahead
+        gain = (
+            f"\nA look-ahead ({BOUND}) would gain most at {short(size)} tokens: "
+            f"{100 * bound:.1f} % hit instead of {100 * share:.1f} % ({best})."
         )
+        parts.append(Text(gain))
     return Group(*parts)
 
 
 def _by_policy(misses: Misses) -> FittingTable:
     step = -(-len(misses.sizes_tokens) // MOST_COLUMNS)
     places = range(len(misses.sizes_tokens))[::-1][::step][::-1]
+    heads = ("hit with", *(short(misses.sizes_tokens[place]) for place in places))
+    rows = misses.hit_ratio.items()
     return FittingTable.of(
-        ("hit with", *(short(misses.sizes_tokens[place]) for place in places)),
-        (
-            (name, *(f"{100 * row[place]:.1f} %" for place in places))
-            for name, row in misses.hit_ratio.items()
-        ),
+        heads, ((name, *(f"{100 * row[place]:.1f} %" for place in places)) for name, row in rows)
     )
 
 

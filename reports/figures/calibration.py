@@ -147,14 +147,8 @@ def _part(  # noqa: PLR0917 - all but the first are bound
     every = [one for _, points in lines for one in points]
     x = [one.place[along] for one in every]
     y = [value for one in every for value in (one.p10_s, one.p90_s, one.form_s)]
-    log_scale(
-        axes,
-        "x",
-        style,
-        (min(x), max(x)),
-        in_bytes if along == "bytes" else plain,
-        2 if along == "bytes" else 10,
-    )
+    words, base = (in_bytes, 2) if along == "bytes" else (plain, 10)
+    log_scale(axes, "x", style, (min(x), max(x)), words, base)
     log_scale(axes, "y", style, (min(y), max(y)), in_time)
     axes.set_xlabel(AXES.get(along, along), fontsize=style.small_pt, labelpad=1)
     if len(lines) > 1:

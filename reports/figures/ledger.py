@@ -32,13 +32,10 @@ def memory(systems: Sequence[System], choices: Choices) -> Figure:
     style, runs = choices.style, [system.first for system in systems]
     figure = new_sheet(style, pieces.panels_in(style, len(runs)), _memory_headline(systems))
     memory_panels(figure, style, systems, _stack)
-    there = [
-        kind
-        for kind in KINDS
-        if any(kind in run.columns.timeline and run.columns.timeline[kind].any() for run in runs)
-    ]
+    timelines = [run.columns.timeline for run in runs]
+    there = [kind for kind in KINDS if any(kind in each and each[kind].any() for each in timelines)]
     marks: list[Any] = [pieces.kind_patch(style, kind, [run.summary for run in runs]) for kind in there]
-    if any((run.columns.timeline["waiting"] > 0).any() for run in runs):
+    if any((each["waiting"] > 0).any() for each in timelines):
         marks.append(Line2D([], [], color=style.ink, linewidth=1.7 * style.line, label="requests wait"))
     pieces.legend_below(figure, style, marks)
     return figure
@@ -142,10 +139,8 @@ def _waste_headline(
     best, worst = (pick(known, key=lambda place: wastes[place].mean) for pick in (min, max))
     least, most = (with_spread(palette.percent_text, wastes[place]) for place in (best, worst))
     if best == worst:
-        who = (
-            f"{systems[best].name} wastes"
-            if len(known) == 1
-            else f"{palette.everybody([systems[place].name for place in known])} waste"
-        )
+        who = f"{systems[best].name} wastes"
+        if len(known) > 1:
+            who = f"{palette.everybody([systems[place].name for place in known])} waste"
         return f"{who} {least} of the KV memory {when}"
     return f"{systems[best].name} wastes {least} of the KV memory, {systems[worst].name} {most}, {when}"

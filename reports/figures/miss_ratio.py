@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.scales import plain
 from kvsim.reports.figures.sheet import draw_picture
-from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.miss_ratio import BOUND, Misses
 from kvsim.reports.palette import ROLES
 
@@ -45,15 +45,9 @@ def _paint(misses: Misses, figure: Figure, style: Style) -> None:
         axes.plot(sizes, 1 - curve.hit_ratio(sizes), color=look.colour, lw=bold * style.line, label="lru")
     axes.axhline(floor, color=style.muted, lw=style.line / 2, ls=":")
     said = f"{100 * floor:.1f} % was never there before"
-    below = floor - bottom > 0.07 * (1 - bottom)
-    axes.annotate(
-        said,
-        (sizes[0], floor),
-        (4, -3 if below else 3),
-        textcoords="offset points",
-        va="top" if below else "bottom",
-        fontsize=style.small_pt,
-    )
+    rise_pt, side = (-3, "top") if floor - bottom > 0.07 * (1 - bottom) else (3, "bottom")
+    text: Any = {"textcoords": "offset points", "va": side, "fontsize": style.small_pt}
+    axes.annotate(said, (sizes[0], floor), (4, rise_pt), **text)
     axes.set(xscale="log", ylim=(bottom, 1), xlim=(sizes[0], sizes[-1]))
     axes.set(xlabel="cache, tokens", ylabel="prompt tokens missed")
     few = style.narrow or sizes[-1] >= 5000 * sizes[0]
@@ -69,25 +63,15 @@ def _paint(misses: Misses, figure: Figure, style: Style) -> None:
 def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
     """Draw the bound that no policy can beat, and each other policy in its own look."""
     looks = (style.other(place) for place in count(ROLES["lru"] + 1))
-    dots: dict[str, Any] = {"marker": "o", "ms": 2 * style.line}
+    bound, sizes = Look(style.ink, "--", "o", ""), misses.sizes_tokens
     for name, hit in misses.hit_ratio.items():
         missed = [1 - share for share in hit]
         if name == BOUND:
-            axes.plot(
-                misses.sizes_tokens, missed, color=style.ink, lw=style.line, ls="--", label=name, **dots
-            )
-            axes.fill_between(misses.sizes_tokens, bottom, missed, color=style.grid, alpha=0.5, lw=0)
-        elif name != "lru":
-            look = next(looks)
-            axes.plot(
-                misses.sizes_tokens,
-                missed,
-                color=look.colour,
-                ls=look.dash,
-                lw=0.8 * style.line,
-                label=name,
-                **{**dots, "marker": look.marker},
-            )
+            axes.fill_between(sizes, bottom, missed, color=style.grid, alpha=0.5, lw=0)
+        if name != "lru":
+            look, wide = (bound, 1.0) if name == BOUND else (next(looks), 0.8)
+            how: Any = {"color": look.colour, "ls": look.dash, "marker": look.marker, "ms": 2 * style.line}
+            axes.plot(sizes, missed, lw=wide * style.line, label=name, **how)
 
 
 def _legend(axes: Axes, misses: Misses) -> None:
@@ -96,10 +80,5 @@ def _legend(axes: Axes, misses: Misses) -> None:
     widest = int(np.argmax(rows.max(axis=0) - rows.min(axis=0)))
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda at: misses.hit_ratio[labels[at]][widest])
-    axes.legend(
-        [handles[at] for at in order],
-        [labels[at] for at in order],
-        loc="center left",
-        bbox_to_anchor=(1.01, 0.5),
-        labelspacing=0.3,
-    )
+    beside: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "labelspacing": 0.3}
+    axes.legend([handles[at] for at in order], [labels[at] for at in order], **beside)

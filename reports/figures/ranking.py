@@ -42,11 +42,8 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
     _beside(axes, style, -1.0, {name: name for name in _numbers(systems[0], None)}, color=style.muted)
     names = [short(systems[place].name, 16 if style.narrow else 24) for place in order]
     pieces.bars_named(axes, style, range(len(order)), names)
-    axes.set(
-        xlim=(0, 100),
-        ylim=(len(order) - 0.5, -0.5),
-        xticks=(0, 50, 100) if style.narrow else (0, 25, 50, 75, 100),
-    )
+    ticks = (0, 50, 100) if style.narrow else (0, 25, 50, 75, 100)
+    axes.set(xlim=(0, 100), ylim=(len(order) - 0.5, -0.5), xticks=ticks)
     pieces.memory_shares(axes, figure, style, summaries, saturated)
     return figure
 

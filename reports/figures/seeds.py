@@ -72,13 +72,8 @@ def _panel(
         known = [value for value in column if value is not None]
         look = looks[row]
         dots: Any = {"markersize": 2.7 * style.line, "alpha": 0.55, "markeredgewidth": 0}
-        axes.plot(
-            known,
-            [row + 0.2] * len(known),
-            look.marker if style.grey_print else "o",
-            color=look.colour,
-            **dots,
-        )
+        marker = look.marker if style.grey_print else "o"
+        axes.plot(known, [row + 0.2] * len(known), marker, color=look.colour, **dots)
         furthest = max([furthest, *known])
         found = interval(column) if len(column) > 1 else None
         if found is not None:
