@@ -9,7 +9,6 @@ ranges recorded by then that are still alive.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,18 +28,6 @@ _NUMBERS = ("time_s", "start", "size", "filled", "cached")
 _MARKS = ("idle", "held")  # only servers that may have such slots have these columns
 _LAYERS = "layers"  # this column exists only if layers are kept in groups
 _REPLICA = "replica"
-
-
-class Range(NamedTuple):
-    """Contiguous slots; `owners` holds (request, sample) pairs, and is empty if they are free."""
-
-    start: int
-    size: int
-    owners: tuple[tuple[int, int], ...]
-    filled: int
-    cached: bool
-    idle: bool
-    held: bool = False
 
 
 class Arena(NamedTuple):
@@ -75,12 +62,6 @@ class Arena(NamedTuple):
         """The ranges of a part of the arena, with addresses relative to its start."""
         inside = self.taken((self.start >= start) & (self.start < end))
         return inside._replace(start=inside.start - start)
-
-    def ranges(self) -> Iterator[Range]:
-        """The ranges, one at a time."""
-        known = {code: owners_of(self.owners[code]) for code in np.unique(self.owner).tolist()}
-        for start, size, owner, *rest in zip(*(column.tolist() for column in self[:7]), strict=True):
-            yield Range(start, size, known[owner], *rest)
 
 
 @dataclass(frozen=True)

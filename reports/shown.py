@@ -3,7 +3,7 @@
 A system is a list of summaries, one per seed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from kvsim.reports.palette import Shown
@@ -26,6 +26,17 @@ def shown(quantity: Quantity, seeds: System) -> str:
 def told(seeds: System, text: Shown, *path: str) -> str:
     """The number at this path of the summaries, with its spread."""
     return with_spread(text, interval(list(map(at(*path), seeds))))
+
+
+def noted(of: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
+    """All notes of some runs, each once, behind the names of its runs unless those are all of them."""
+    whose: dict[str, dict[str, None]] = {}
+    everybody = set()
+    for name, notes in of:
+        everybody.add(name)
+        for note in notes:
+            whose.setdefault(str(note), {})[name] = None
+    return [note if who.keys() == everybody else f"{', '.join(who)}: {note}" for note, who in whose.items()]
 
 
 def stars(quantity: Quantity, systems: Sequence[System], may_win: Sequence[bool]) -> list[bool]:

@@ -27,6 +27,7 @@ from kvsim.reports.ranked import System, by_scheduler, different_clocks, rejecti
 from kvsim.reports.scaled import scaled_words
 from kvsim.reports.seeds.intervals import Interval, equal, interval
 from kvsim.reports.seeds.words import difference_lines, mean_and_half, share_of_time, with_spread
+from kvsim.reports.shown import noted
 from kvsim.reports.waiting import LATENCIES_GROW, held_back, is_overloaded, overload, overloads
 from kvsim.sim.models.catalog import GIB
 
@@ -423,14 +424,9 @@ def _service(seeds: System) -> str:
 
 def _notes(summaries: Sequence[Summary]) -> list[Text]:
     """Notes on how far to trust the numbers, each once; prefixed with names if they apply to some runs."""
-    labels: dict[str, dict[str, None]] = {}
-    for summary in summaries:
-        grows = [LATENCIES_GROW] if is_overloaded(summary) else []
-        for note in [*grows, *map(str, summary.get("notes", []))]:
-            labels.setdefault(note, {})[str(summary["label"])] = None
-    everybody = {str(summary["label"]) for summary in summaries}
-    said = (
-        note if names.keys() == everybody else f"{', '.join(names)}: {note}" for note, names in labels.items()
+    said = noted(
+        (str(each["label"]), [*[LATENCIES_GROW] * is_overloaded(each), *each.get("notes", [])])
+        for each in summaries
     )
     return [Text(f"note: {note}", style="yellow") for note in said]
 

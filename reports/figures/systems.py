@@ -94,9 +94,7 @@ def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], li
 
     Means over the seeds, over the same part of the run for all systems.
     """
-    found, saturated = palette.shares_of_all([run.summary for each in systems for run in each.runs])
-    left = iter(found)
-    by_system = [[next(left) for _ in each.runs] for each in systems]
+    by_system, saturated = palette.shares_by_system([[run.summary for run in each.runs] for each in systems])
     means = [{kind: fmean(s[kind] for s in seeds) for kind in palette.KINDS} for seeds in by_system]
     wastes = [interval([palette.waste(percent) for percent in seeds]) for seeds in by_system]
     return means, [each for each in wastes if each is not None], saturated

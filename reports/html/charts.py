@@ -89,15 +89,10 @@ def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
 
 def _waste(groups: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:
     """Means over the seeds, over the same part of all runs: while requests waited, or the whole run."""
-    summaries = [run.summary for group in groups for run in group]
-    kinds = palette.kinds_of(summaries)
-    shares, saturated = palette.shares_of_all(summaries)
-    left, found = iter(shares), []
-    for group in groups:
-        seeds = [next(left) for _ in group]
-        percent = {kind: round(fmean(each[kind] for each in seeds), 3) for kind in kinds}
-        found.append({"percent": percent, "saturated": saturated})
-    return found
+    kinds = palette.kinds_of(run.summary for group in groups for run in group)
+    shares, saturated = palette.shares_by_system([[run.summary for run in group] for group in groups])
+    means = [{kind: round(fmean(each[kind] for each in seeds), 3) for kind in kinds} for seeds in shares]
+    return [{"percent": percent, "saturated": saturated} for percent in means]
 
 
 def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:

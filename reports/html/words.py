@@ -14,6 +14,7 @@ from kvsim.reports.ranked import by_scheduler, different_clocks, rejections
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.words import difference_lines, differences, with_spread
+from kvsim.reports.shown import noted
 from kvsim.reports.waiting import overload, overloads
 from kvsim.sim.record.summary import Summary
 
@@ -182,11 +183,7 @@ def _owned(value: str, labels: Sequence[str]) -> str:
 
 def notes(runs: Sequence[Run]) -> list[str]:
     """Notes on the numbers, each once, prefixed with the runs they apply to unless that is all of them."""
-    whose: dict[str, list[str]] = {}
-    for run in runs:
-        for note in run.summary.get("notes", []):
-            whose.setdefault(str(note), []).append(run.label)
-    return [note if len(who) == len(runs) else f"{', '.join(who)}: {note}" for note, who in whose.items()]
+    return noted((run.label, run.summary.get("notes", [])) for run in runs)
 
 
 def _common(runs: Sequence[Run], read: Callable[[Run], str]) -> str:

@@ -9,6 +9,7 @@ out/seed-0/        byte for byte what the command writes with only this seed and
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def summary_of(seeds: Sequence[int], runs: Sequence[Sequence[Summary]]) -> dict[
         "confidence": CONFIDENCE,
         "depends_on_seed": not equal(runs),
         "runs": [merged(each) for each in by_allocator],
-        "differences": [each.as_json() for each in differences(by_allocator)],
+        "differences": [asdict(each) for each in differences(by_allocator)],
     }
 
 
