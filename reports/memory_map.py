@@ -90,8 +90,13 @@ class MemoryMap:
     @property
     def slots(self) -> int:
         """The size of the arena; 0 if nothing was recorded."""
-        first = slice(0, int(self.offsets[1]) if len(self.instants) else 0)
-        return int((self.rows.start[first] + self.rows.size[first]).max(initial=0))
+        first = self.rows.taken(self._first)
+        return int((first.start + first.size).max(initial=0))
+
+    @property
+    def _first(self) -> slice:
+        """The rows of the first instant, which are the whole arena."""
+        return slice(0, int(self.offsets[1]) if len(self.instants) else 0)
 
     @cached_property
     def pools(self) -> list[tuple[str, int, int]]:
@@ -167,9 +172,8 @@ class MemoryMap:
 
     def _check(self, path: Path, time_s: Floats) -> None:
         rows, slots = self.rows, self.slots
-        first = slice(0, int(self.offsets[1]) if len(self.instants) else 0)
-        starts = np.sort(rows.start[first])
-        ends = np.sort((rows.start + rows.size)[first])
+        starts = np.sort(rows.start[self._first])
+        ends = np.sort((rows.start + rows.size)[self._first])
         wrong = {
             "times must not fall": bool((np.diff(time_s) < 0).any()),
             "ranges must have a size": bool((rows.size < 1).any()),

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable
 from kvsim.reports.rundir.formats import write_json
-from kvsim.reports.traces import table_of_numbers
 
 BOUND = "belady"
 SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
@@ -84,12 +83,10 @@ class Misses:
 def miss_ratio_table(misses: Misses) -> Group:
     """Hits of caches by size: LRU by shares of an unlimited cache's hits, all policies by size."""
     curve = misses.curve
-    table = table_of_numbers(("of the ceiling", "cache, tokens", "prompt tokens hit"))
-    for share in SHARES:
-        tokens = curve.tokens_for(share)
-        if tokens is not None:
-            hit = float(curve.hit_ratio([tokens])[0])
-            table.add_row(f"{100 * share:.0f} %", f"{tokens:,}", f"{100 * hit:.2f} %")
+    sizes = {share: tokens for share in SHARES if (tokens := curve.tokens_for(share)) is not None}
+    hits = {share: float(curve.hit_ratio([tokens])[0]) for share, tokens in sizes.items()}
+    rows = ((f"{100 * s:.0f} %", f"{sizes[s]:,}", f"{100 * hit:.2f} %") for s, hit in hits.items())
+    table = FittingTable.of(("of the ceiling", "cache, tokens", "prompt tokens hit"), rows)
     said = (
         f"An unlimited prefix cache (LRU, blocks of {curve.block_tokens:,} tokens) hits "
         f"{100 * curve.ceiling:.2f} % of the prompt tokens and holds {curve.blocks:,} blocks."

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable, facts_table
@@ -60,13 +58,12 @@ def _origin(each: Facts) -> tuple[str, ...]:
 
 def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequence[float]) -> Group:
     """One trace: its requests' lengths, arrivals and shared prefixes."""
-    lengths = table_of_numbers(
-        ("tokens", "mean", "min", *(f"p{100 * each:.0f}" for each in quantiles), "max")
-    )
-    for label, key in (("prompt", "prompt_tokens"), ("output", "output_tokens")):
-        spread = found[key]
-        values = (spread["mean"], spread["least"], *spread["quantiles"], spread["most"])
-        lengths.add_row(label, figures(values[0]), *map(count, values[1:]))
+    heads = ("tokens", "mean", "min", *(f"p{100 * each:.0f}" for each in quantiles), "max")
+    rows = []
+    for label in ("prompt", "output"):
+        spread = found[f"{label}_tokens"]
+        values = map(count, (spread["least"], *spread["quantiles"], spread["most"]))
+        rows.append((label, figures(spread["mean"]), *values))
     arrivals = "the trace has none"
     if found["requests_per_s"] is not None:
         arrivals = f"{_span(found['span_s'])}, {figures(found['requests_per_s'])} requests/s"
@@ -85,7 +82,8 @@ def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequenc
         ("sessions", count(found["sessions"])),
     )
     head = Text(name, style="bold")
-    return Group(head, *(Text(note) for note in notes), Text(""), lengths, Text(""), facts_table(facts))
+    lengths = FittingTable.of(heads, rows)
+    return Group(head, *(Text(note) for note in notes), "", lengths, "", facts_table(facts))
 
 
 def draw(
@@ -127,12 +125,3 @@ def _span(span_s: float | None) -> str:
         return "-"
     scale, unit = _unit(span_s)
     return f"{figures(span_s / scale)} {unit}"
-
-
-def table_of_numbers(columns: Sequence[str]) -> Table:
-    """A table whose first column does not wrap; numbers are right-aligned."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column(columns[0], no_wrap=True, style="bold")
-    for name in columns[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

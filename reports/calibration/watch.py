@@ -74,7 +74,9 @@ def plan_report(
     held_bytes : int
         GPU memory held by other programs.
     """
-    done, points = sum(part.done for part in parts), sum(part.points for part in parts)
+    done, points, held_out, left_s = (
+        sum(getattr(part, name) for part in parts) for name in ("done", "points", "held_out", "left_s")
+    )
     table = FittingTable((0, 2, 0, 0))
     table.add_column("to measure", no_wrap=True)
     table.add_numbers("points", *(["done"] if done else []))
@@ -86,9 +88,8 @@ def plan_report(
         table.add_row(PARTS.get(part.part, part.part), count(part.points), *had, _sizes(part), left)
     table.add_section()
     had = (count(done),) if done else ()
-    held_out = sum(part.held_out for part in parts)
     said = f"{count(held_out)} of them to check the fit"
-    table.add_row("total", count(points), *had, said, span(sum(part.left_s for part in parts)), style="bold")
+    table.add_row("total", count(points), *had, said, span(left_s), style="bold")
     lines: list[RenderableType] = [Text(_device(device), style="bold")]
     if done:
         lines.append(Text(f"continues: {done:,} of {points:,} points are there from {since}"))

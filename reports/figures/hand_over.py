@@ -103,8 +103,7 @@ def _stack(axes: Axes, style: Style, at_s: Floats, layers: Sequence[Floats], sta
     axes.set_ylim(0)
     axes.grid(axis="y")
     handles = [Patch(color=colour, label=each) for colour, (_, _, each) in zip(colours, stages, strict=True)]
-    how: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
-    axes.legend(handles=handles[::-1], fontsize=style.small_pt, **how)
+    pieces.legend_beside(axes, style, handles)
 
 
 def _mean_sum(edges: Floats, begin_s: Floats, end_s: Floats, weights: Floats) -> Floats:

@@ -16,8 +16,8 @@ from kvsim.reports.figures.style import Style
 from kvsim.reports.fit.tables import PARTS, headline
 from kvsim.sim.fit.answer import Fit
 from kvsim.sim.fit.budget import MemoryLine
+from kvsim.sim.models.catalog import GIB
 
-GIB = 2**30
 HATCHES = {"activations": "////", "CUDA graphs": "....", "runtime": "xxxx", "KV cache": "\\\\\\\\"}
 LABEL_SHARE = 0.05
 """Parts narrower than this share of the widest bar show no number."""

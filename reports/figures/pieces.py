@@ -135,6 +135,12 @@ def legend_below(figure: Figure, style: Style, marks: Sequence[Any], columns: in
     return lines
 
 
+def legend_beside(axes: Axes, style: Style, marks: Sequence[Any]) -> None:
+    """Put the legend of a stack to the right of a panel, in the order of the stack."""
+    how: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
+    axes.legend(handles=marks[::-1], fontsize=style.small_pt, **how)
+
+
 def systems_below(
     figure: Figure, style: Style, names: Sequence[str], found: Sequence[Look], marker: bool = False
 ) -> None:

@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable
-from kvsim.sim.fit.answer import Fit
+from kvsim.sim.fit.answer import Fit, group_json
 from kvsim.sim.fit.log import StartupLog
 from kvsim.sim.fit.log_terms import Term
 from kvsim.sim.fit.what_if import WhatIf
+from kvsim.sim.models.catalog import GIB
 
-GIB = 2**30
 BAR_WIDTH = 72
 """Columns of the bar in a terminal that has as many."""
 PARTS = {
@@ -122,8 +122,6 @@ def groups_table(fit: Fit) -> Table:
         "groups of layers", "layers each", "tokens a block", "page KiB", "padding", "blocks of a request"
     )
     rows: dict[tuple[str, ...], int] = {}
-    from kvsim.sim.fit.answer import group_json
-
     for group in fit.groups:
         told = group_json(group, fit.request)
         page = group.page

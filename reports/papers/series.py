@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from kvsim.reports.papers.cells import Bench, Cell, Numbers, deployment_of
 from kvsim.reports.papers.declared import Figure, Paper, Table, merged
@@ -26,6 +25,7 @@ from kvsim.reports.papers.endless import found_percent
 from kvsim.reports.papers.mechanisms import measured
 from kvsim.reports.papers.served import cluster_of
 from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.published import PS_PER_MS
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import Workload
@@ -37,7 +37,6 @@ MOST_RUNS = 12
 MANY_PROMPTS = 20_000
 """For runs of this many requests or more, a crossing is first located on traces a sixth as long."""
 FEWEST_PROMPTS = 100
-PS_PER_MS = 1e9
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,8 @@ class _Counter:
 
     def __init__(self, bench: Bench, heard: Callable[[int], object] | None = None) -> None:
         self._bench = bench
-        self._heard = heard
+        self.kept = bench.kept
+        self.heard = heard or (lambda requests: None)
         self.found = Found()
 
     def numbers(self, cell: Cell) -> Numbers:
@@ -159,15 +159,6 @@ class _Counter:
             return seen[rate]
 
         return latency
-
-    def heard(self, requests: int) -> None:
-        """Report that a run of this many requests is done."""
-        if self._heard is not None:
-            self._heard(requests)
-
-    def kept(self, cell: Any, find: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """As `Bench.kept`."""
-        return self._bench.kept(cell, find)
 
     def trace(self, name: str) -> Workload:
         """All requests of a trace, as it has them."""

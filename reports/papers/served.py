@@ -21,7 +21,7 @@ from kvsim.reports.papers.declared import Table
 from kvsim.reports.papers.prompts import computed_ps
 from kvsim.reports.sweeps.search import Tried, search
 from kvsim.sim.build import build_engine, engine_defaults
-from kvsim.sim.cost.dgx import Machine
+from kvsim.sim.cost.dgx import PS_PER_MS, Machine
 from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
@@ -32,7 +32,6 @@ PERCENTILES = (0.5, 0.9, 0.99)
 TOLERANCE, RANGE, FACTOR = 0.05, 8.0, 1.2
 """Tolerance of the search; the range of rates that it tries, relative to the first; its first step."""
 ROUTER = "kvsim.sim.routers.shortest_queue:ShortestQueue"
-PS_PER_MS = 1e9
 Times = npt.NDArray[np.float64]
 
 
