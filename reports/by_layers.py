@@ -14,7 +14,7 @@ from statistics import fmean
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.comparison import ruled_table
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.palette import KINDS, Summary, number, percent_text
 from kvsim.reports.quantities import Quantity, at
 

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from kvsim.reports import quantities as q
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.links import links_by_kind
 from kvsim.reports.quantities import Quantity
 from kvsim.reports.ranked import System, different_clocks, ranked, schedulers
@@ -113,14 +113,6 @@ class Ranking:
 def marked(text: str, best: bool) -> Text:
     """A cell of a comparison, with a star if it is the best."""
     return Text(f"{text} *", style="bold green") if best else Text(f"{text}  ")
-
-
-def ruled_table(first_column: str, *numbers: str) -> FittingTable:
-    """An empty table in the common style: one rule under the heading, nothing else."""
-    table = FittingTable()
-    table.add_column(first_column, no_wrap=True)
-    table.add_numbers(*numbers)
-    return table
 
 
 def _label(seeds: System) -> str:

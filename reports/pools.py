@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from kvsim.reports.comparison import ruled_table
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.palette import Summary, count, figures, number
 
 

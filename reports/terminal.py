@@ -16,7 +16,8 @@ from rich.text import Text
 
 from kvsim.reports import clocks, palette
 from kvsim.reports.by_layers import layers_table
-from kvsim.reports.comparison import Comparison, Ranking, ruled_table
+from kvsim.reports.comparison import Comparison, Ranking
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.links import links_in_words

@@ -236,16 +236,13 @@ def analytic_report(profile: Mapping[str, Any]) -> RenderableType:
     table = _table("model", "GPUs", "least time of a step")
     for model, facts in profile["models"].items():
         table.add_row(model, count(facts["tensor_parallel_size"]), f"{facts['floor_ms']} ms")
-    return Group(
-        Text(f"{name}: analytic, kvsim measured nothing", style="bold"),
-        "",
-        Text(f"{profile['source']}; {profile['sequence_ms']} ms for each sequence of a step."),
-        "",
+    return _unmeasured(
+        f"{name}: analytic, kvsim measured nothing",
+        f"{profile['source']}; {profile['sequence_ms']} ms for each sequence of a step.",
         table,
+        *(f"- {each}" for each in profile["provenance"]),
         "",
-        *(Text(f"- {each}") for each in profile["provenance"]),
-        "",
-        Text(f"No measurement stands behind it, so there is nothing to draw. Use it: --cost {name}."),
+        f"No measurement stands behind it, so there is nothing to draw. Use it: --cost {name}.",
     )
 
 
@@ -258,17 +255,14 @@ def datasheet_report(gpu: GpuSpec) -> RenderableType:
         ("host link, one direction", gpu.pcie_bytes_per_s, "B/s", 1.0),
     ):
         table.add_row(title, rate(peak, unit), f"{share:.2f}", rate(share * peak, unit))
-    return Group(
-        Text(f"{gpu.name}: analytic, nothing is measured", style="bold"),
-        "",
-        Text(f"{size(gpu.memory_bytes)}; {gpu.source}"),
-        "",
-        table,
-        "",
-        Text(
-            "There is no calibrated profile of it, so there is nothing to draw. On such a GPU: sim calibrate."
-        ),
-    )
+    head, source = f"{gpu.name}: analytic, nothing is measured", f"{size(gpu.memory_bytes)}; {gpu.source}"
+    below = "There is no calibrated profile of it, so there is nothing to draw. On such a GPU: sim calibrate."
+    return _unmeasured(head, source, table, below)
+
+
+def _unmeasured(head: str, source: str, table: Table, *below: str) -> Group:
+    """The report on what kvsim did not measure."""
+    return Group(Text(head, style="bold"), "", Text(source), "", table, "", *map(Text, below))
 
 
 def _table(*columns: str) -> Table:

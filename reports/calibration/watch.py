@@ -15,7 +15,7 @@ from rich.text import Text
 from kvsim.reports.calibration.profile import PARTS, Fit
 from kvsim.reports.calibration.tables import ceilings_table, errors_table, notes
 from kvsim.reports.calibration.words import size, span
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.palette import count
 
 Values = tuple[float, float] | tuple[str, ...]
@@ -77,9 +77,7 @@ def plan_report(
     done, points, held_out, left_s = (
         sum(getattr(part, name) for part in parts) for name in ("done", "points", "held_out", "left_s")
     )
-    table = FittingTable((0, 2, 0, 0))
-    table.add_column("to measure", no_wrap=True)
-    table.add_numbers("points", *(["done"] if done else []))
+    table = ruled_table("to measure", "points", *(["done"] if done else []), padding=(0, 2, 0, 0))
     table.add_column("from ... to")
     table.add_numbers("about")
     for part in parts:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.clocks import clock_name
-from kvsim.reports.comparison import ruled_table
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.palette import figures, seconds
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
