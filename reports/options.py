@@ -5,7 +5,6 @@
 
 import re
 from collections.abc import Mapping
-from importlib import import_module
 
 from kvsim.reports.pages import rewrite
 from kvsim.sim.option import Named, options_of
@@ -61,9 +60,8 @@ def _defaults(named: Named, declared: Declared | None) -> list[str]:
 
 def _others(name: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
-    for scheduler, where in SCHEDULERS.items():
-        module, _, attribute = where.partition(":")
-        chosen = getattr(import_module(module), attribute)
+    for scheduler in SCHEDULERS:
+        chosen = part_named("scheduler", scheduler)
         newest = chosen.defaults("", LONGEST).get(name)
         for release in ("", *chosen.VERSIONS):
             value = chosen.defaults(release, LONGEST).get(name)

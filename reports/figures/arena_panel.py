@@ -71,8 +71,6 @@ class Panel:
         frame: Any = {"edgecolors": style.grid, "linewidths": 0.5 * style.line * min(1, 32 / max(rows, 1))}
         self._collect(whole, facecolors=style.paper, **frame)
         for kind, there in (("cached", arena.cached), ("idle", arena.idle)):
-            if kind == "idle" and not there.any():
-                continue
             one, hatch = np.array([to_rgb(style.kinds[kind].colour)]), style.kinds[kind].hatch
             self._fill(arena.start[there], arena.size[there], one.repeat(int(there.sum()), axis=0), hatch)
         colours = colours_of(arena.owners, self.replicas)[arena.owner]

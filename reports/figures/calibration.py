@@ -159,12 +159,18 @@ def _part(  # noqa: PLR0917 - all but the first are bound
 
 def _dots(axes: Axes, style: Style, look: Look, x: Sequence[float], points: Sequence[Timed]) -> None:
     """Medians, with bars from the 10th to the 90th percentile."""
-    below = [max(one.median_s - one.p10_s, 0.0) for one in points]
-    above = [max(one.p90_s - one.median_s, 0.0) for one in points]
-    axes.errorbar(
-        x, [one.median_s for one in points], [below, above], fmt=look.marker, color=look.colour,
-        markersize=2.1 * style.line, markeredgewidth=0, elinewidth=0.8 * style.line, linestyle="none",
-    )  # fmt: skip
+    middle, low, high = ([getattr(one, name) for one in points] for name in ("median_s", "p10_s", "p90_s"))
+    _with_bars(axes, look, (x, middle, low, high), markersize=2.1 * style.line, elinewidth=0.8 * style.line)
+
+
+def _with_bars(axes: Axes, look: Look, points: Sequence[Sequence[float]], **how: float) -> None:
+    """Dots at (x, y), with bars from the lower to the upper values."""
+    x, middle, low, high = points
+    bars = [
+        [max(y - end, 0.0) for y, end in zip(middle, low, strict=True)],
+        [max(end - y, 0.0) for y, end in zip(middle, high, strict=True)],
+    ]
+    axes.errorbar(x, middle, bars, fmt=look.marker, color=look.colour, markeredgewidth=0, **how)
 
 
 def _names(axes: Axes, style: Style, names: Sequence[str], title: str) -> None:
@@ -222,17 +228,11 @@ def _composed(axes: Axes, style: Style, fit: Fit) -> None:
     axes.axhspan(1 - BAND, 1 + BAND, color=style.grid, linewidth=0, zorder=0)
     axes.axhline(1, color=style.muted, linewidth=0.5 * style.line, zorder=1)
     for place, points in enumerate(groups.values()):
-        look = style.other(place)
         x = [one.median_s for one in points]
-        y = [one.predicted_s / one.median_s for one in points]
-        bars = [
-            [one.predicted_s / one.median_s - one.predicted_s / one.p90_s for one in points],
-            [one.predicted_s / one.p10_s - one.predicted_s / one.median_s for one in points],
-        ]
-        axes.errorbar(
-            x, y, [[max(each, 0.0) for each in row] for row in bars], fmt=look.marker, color=look.colour,
-            markersize=3.2 * style.line, markeredgewidth=0, elinewidth=0.7 * style.line,
-        )  # fmt: skip
+        times_s = ("median_s", "p90_s", "p10_s")
+        y, low, high = ([one.predicted_s / getattr(one, name) for one in points] for name in times_s)
+        size = {"markersize": 3.2 * style.line, "elinewidth": 0.7 * style.line}
+        _with_bars(axes, style.other(place), (x, y, low, high), **size)
     worst = _limit(fit.composed)
     axes.set_ylim(1 - worst, 1 + worst)
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))

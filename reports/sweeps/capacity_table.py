@@ -31,11 +31,10 @@ def table_rows(found: Sequence[Capacity], goals: Goals, asked: Sought) -> list[C
     rows = []
     for system in found:
         per_hour = _per_hour(system, goals, 1)
-        carried = _carried(system, goals, asked)
         rows.append(
             {
                 **system.settings,
-                **{**carried, "best_per_gpu": system in best},
+                **_carried(system, goals, asked, best=system in best),
                 **({"gpus_of_all": system.gpus_of_all or system.gpus or None} if scales else {}),
                 **system.beside,
                 **_price(system, per_hour),
@@ -52,7 +51,7 @@ def clock_of(row: Mapping[str, Any]) -> str:
     return clock_name(cost_in(row))
 
 
-def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
+def _carried(system: Capacity, goals: Goals, asked: Sought, *, best: bool) -> Columns:
     """The load that one server carries, and why not more."""
     unit, load = UNITS[asked.find], system.load
     output = system.at_load("output_tokens_per_s")
@@ -67,7 +66,7 @@ def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
         f"{unit}_low": None if load is None else load.low,
         f"{unit}_high": None if load is None else load.high,
         f"{unit}_per_gpu": system.per_gpu,
-        "best_per_gpu": None,
+        "best_per_gpu": best,
         "seeds": len(system.rows),
         "tolerance": asked.tolerance,
         "output_tokens_per_s_per_gpu": None if output is None else output / system.gpus,
