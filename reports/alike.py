@@ -5,9 +5,9 @@ traffic          the offered load: only such runs may be ranked, as more load al
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 
+from kvsim.reports.grouping import by_key
 from kvsim.reports.rundir.run import Run
 
 
@@ -38,11 +38,8 @@ def by_seed(runs: Sequence[Run]) -> list[list[Run]]:
 
     Runs that repeat a seed are not grouped: they are the same run, or differ in something not in config.json.
     """
-    alike: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        alike[same_but_seed(run)].append(run)
     groups: list[list[Run]] = []
-    for group in alike.values():
+    for group in by_key(runs, same_but_seed).values():
         seeds = {json.dumps(seed_of(run)) for run in group}
         groups += [group] if len(seeds) == len(group) else [[run] for run in group]
     places = {id(run): place for place, run in enumerate(runs)}

@@ -23,6 +23,7 @@ from kvsim.reports.calibration.words import layer, percent
 from kvsim.reports.figures.scales import in_bytes, in_time, log_scale, make_room, plain
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Look, Style
+from kvsim.reports.grouping import by_key
 
 Line = tuple[str, Sequence[Timed]]
 """What distinguishes a line from others in its panel, and its points."""
@@ -222,9 +223,7 @@ def _held_out(axes: Axes, style: Style, fit: Fit) -> None:
 def _composed(axes: Axes, style: Style, fit: Fit) -> None:
     """Predicted over measured for whole layers, over their time."""
     axes.set_title("composed steps: predicted / measured", fontsize=style.type_pt)
-    groups: dict[str, list[Timed]] = {}
-    for one in fit.composed:
-        groups.setdefault("output matrix" if "rows" in one.x else layer(one.x) or "steps", []).append(one)
+    groups = by_key(fit.composed, lambda one: "output matrix" if "rows" in one.x else layer(one.x) or "steps")
     axes.axhspan(1 - BAND, 1 + BAND, color=style.grid, linewidth=0, zorder=0)
     axes.axhline(1, color=style.muted, linewidth=0.5 * style.line, zorder=1)
     for place, points in enumerate(groups.values()):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from kvsim.reports import clocks
 from kvsim.reports.alike import by_seed, one_traffic, seed_of, traffic
 from kvsim.reports.goals import in_words
+from kvsim.reports.grouping import by_key
 from kvsim.reports.headline import headline, memory, verdict
 from kvsim.reports.palette import count, figures, number
 from kvsim.reports.quantities import REQUESTS_PER_S
@@ -61,9 +62,7 @@ def answer(runs: Sequence[Run]) -> str:
     said = [*_rejections(groups), *_overloads(groups)]
     if one_traffic(runs):
         return " ".join([*said, _outcome(groups)])
-    by_traffic: dict[str, list[list[Run]]] = {}
-    for group in groups:
-        by_traffic.setdefault(traffic(group[0]), []).append(group)
+    by_traffic = by_key(groups, lambda group: traffic(group[0]))
     loads = [_arrivals(each[0][0]) for each in by_traffic.values()]
     apart = f": {'; '.join(loads)}" if len(set(loads)) == len(loads) <= _MOST_LOADS else ""
     said.append(f"The runs had different traffic, so they are not ranked against each other{apart}.")

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from kvsim.reports.grouping import by_key
 from kvsim.reports.papers.declared import Figure, Paper, Table
 from kvsim.reports.papers.running import Findings
 
@@ -183,7 +184,7 @@ def _at_least(check: Table, rows: list[Row]) -> Answer:
 
 
 def _order(check: Table, rows: list[Row]) -> Answer:
-    wrong, panels = [], _by_panel(rows)
+    wrong, panels = [], by_key(rows, _panel)
     for panel, own in panels.items():
         ranked = sorted(own, key=lambda row: row.published or 0.0)
         for one, other in pairwise(ranked):
@@ -195,7 +196,7 @@ def _order(check: Table, rows: list[Row]) -> Answer:
 
 def _ratio(check: Table, rows: list[Row]) -> Answer:
     good, told = True, []
-    for panel, own in _by_panel(rows).items():
+    for panel, own in by_key(rows, _panel).items():
         of = next(row for row in own if row.system == check["of"])
         for row in own:
             if row is of:
@@ -216,7 +217,7 @@ def _is_like(published: float, simulated: float, percent: float) -> bool:
 def _over(check: Table, rows: list[Row]) -> Answer:
     """The ratio of two systems, where the paper states no other number."""
     good, told = True, []
-    for panel, own in _by_panel(rows).items():
+    for panel, own in by_key(rows, _panel).items():
         pair = {row.system: row.simulated or 0.0 for row in own}
         times = pair[check["of"]] / pair[check["over"][0]]
         if "published" in check:
@@ -281,11 +282,8 @@ def _slower(check: Table, rows: list[Row]) -> Answer:
     return pair[one] > pair[other], f"{pair[one]:.3g} and {pair[other]:.3g}"
 
 
-def _by_panel(rows: list[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.panel, []).append(row)
-    return found
+def _panel(row: Row) -> str:
+    return row.panel
 
 
 def _by_value(rows: list[Row]) -> dict[str, dict[str, float]]:

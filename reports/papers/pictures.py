@@ -15,6 +15,7 @@ from kvsim.reports.colours import HUES, Place
 from kvsim.reports.figures import draw_picture
 from kvsim.reports.figures.sheet import Panel, Sheet
 from kvsim.reports.figures.style import Style
+from kvsim.reports.grouping import by_key
 from kvsim.reports.papers import declared
 from kvsim.reports.papers.checks import NOT_NUMBERS, Judged, Row
 from kvsim.reports.papers.declared import Paper
@@ -76,11 +77,8 @@ def _stacks(sheet: Sheet, style: Style, judged: Judged) -> None:
     """Two bars per system, published above simulated, in the colours of the waste ledger."""
     axes = sheet.subplots()
     stack: dict[str, str] = judged.figure.settings["stack"]
-    by_system: dict[str, list[Row]] = {}
-    for row in judged.rows:
-        by_system.setdefault(row.system, []).append(row)
     places, names = [], []
-    for place, (system, rows) in enumerate(by_system.items()):
+    for place, (system, rows) in enumerate(by_key(judged.rows, lambda row: row.system).items()):
         parts = sorted(
             (row for row in rows if row.value in stack), key=lambda row: list(stack).index(row.value)
         )
@@ -128,10 +126,8 @@ def _has_headings(judged: Judged) -> bool:
 
 def _units(judged: Judged) -> dict[str, list[Row]]:
     """The rows by unit; each unit has axes of its own."""
-    settings, found = judged.figure.settings, dict[str, list[Row]]()
-    for row in judged.rows:
-        found.setdefault(settings.get("units", {}).get(row.value, settings["unit"]), []).append(row)
-    return found
+    settings = judged.figure.settings
+    return by_key(judged.rows, lambda row: settings.get("units", {}).get(row.value, settings["unit"]))
 
 
 def _dots(sheet: Sheet, style: Style, judged: Judged) -> None:

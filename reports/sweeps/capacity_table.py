@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any
 
 from kvsim.reports.clocks import clock_name, cost_in
+from kvsim.reports.grouping import by_key
 from kvsim.reports.seeds.intervals import ratio
 from kvsim.reports.sweeps.capacity import Capacity, bound_by, limited_by
 from kvsim.sim.options.goals import Goals
@@ -147,10 +148,8 @@ def _by_cost(rows: Sequence[Columns], unit: str) -> list[Columns]:
 
 def like_the_best(found: Sequence[Capacity]) -> list[Capacity]:
     """Systems whose capacity per GPU is the highest on their clock, or within seed noise of it."""
-    by_clock: dict[str, list[Capacity]] = {}
-    for system in found:
-        if system.per_gpu is not None:
-            by_clock.setdefault(clock_of(system.beside), []).append(system)
+    known = [system for system in found if system.per_gpu is not None]
+    by_clock = by_key(known, lambda system: clock_of(system.beside))
     return [each for systems in by_clock.values() for each in _alike(systems)]
 
 

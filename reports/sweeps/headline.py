@@ -7,6 +7,7 @@ With several seeds, systems whose ratio may be 1 are said to be not distinguisha
 from collections.abc import Sequence
 
 from kvsim.reports.clocks import Cost, cost_in, differ, told
+from kvsim.reports.grouping import by_key
 from kvsim.reports.palette import everybody, figures, number, together
 from kvsim.reports.seeds.intervals import Interval, ratio
 from kvsim.reports.seeds.words import NO_DIFFERENCE, with_spread
@@ -79,9 +80,7 @@ def served_alike(found: Sequence[System]) -> bool:
 
 def _served_by_case(found: Sequence[System]) -> list[str]:
     """What each case served, if not everything; empty unless all systems of a case serve as many."""
-    cases: dict[str, list[System]] = {}
-    for system in found:
-        cases.setdefault(str(system.settings.get("case")), []).append(system)
+    cases = by_key(found, lambda system: str(system.settings.get("case")))
     if len(cases) < 2 or any(len({_counts(system) for system in own}) > 1 for own in cases.values()):
         return []
     return [f"{name} {_served_words(own[0])}" for name, own in cases.items() if served_share(own[0]) < 1]
