@@ -23,9 +23,10 @@ def shown(quantity: Quantity, seeds: System) -> str:
     return with_spread(quantity.text, interval([quantity.read(summary) for summary in seeds]))
 
 
-def told(seeds: System, text: Shown, *path: str) -> str:
-    """The number at this path of the summaries, with its spread."""
-    return with_spread(text, interval(list(map(at(*path), seeds))))
+def told(seeds: System, text: Shown, *path: str, times: float = 1.0) -> str:
+    """The number at this path of the summaries, with its spread; both are multiplied by `times`."""
+    values = list(map(at(*path), seeds))
+    return with_spread(text, interval([None if value is None else value * times for value in values]))
 
 
 def noted(of: Iterable[tuple[str, Iterable[str]]]) -> list[str]:

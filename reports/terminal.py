@@ -28,7 +28,7 @@ from kvsim.reports.ranked import System, by_scheduler, different_clocks, rejecti
 from kvsim.reports.scaled import scaled_words
 from kvsim.reports.seeds.intervals import Interval, equal, interval
 from kvsim.reports.seeds.words import difference_lines, mean_and_half, share_of_time, with_spread
-from kvsim.reports.shown import noted
+from kvsim.reports.shown import noted, told
 from kvsim.reports.waiting import LATENCIES_GROW, held_back, is_overloaded, overload, overloads
 from kvsim.sim.models.catalog import GIB
 
@@ -57,10 +57,10 @@ def run_table(seeds: System) -> RenderableType:
         parts += [LedgerBar(percent), ""]
     if all(summary["requests"]["finished"] for summary in seeds):
         parts += [_latency_table(seeds), "", _memory_table(seeds), ""]
-        apart = layers_table(seeds, palette.shares_of_all(seeds)[1])
-        parts += [apart, ""] if apart is not None else []
-    pools = pools_table(seeds)
-    parts += [pools, ""] if pools is not None else []
+        if (apart := layers_table(seeds, palette.shares_of_all(seeds)[1])) is not None:
+            parts += [apart, ""]
+    if (pools := pools_table(seeds)) is not None:
+        parts += [pools, ""]
     parts.append(_facts(seeds))
     places = [f"seed {place} of {len(seeds)}" for place in range(1, len(seeds) + 1)]
     return Group(*parts, *_notes([{**each, "label": name} for name, each in zip(places, seeds, strict=True)]))
@@ -85,8 +85,8 @@ def compare_table(systems: Sequence[System]) -> RenderableType:
         points = Table.grid(padding=(0, 1, 0, 0))
         for line in lines:
             points.add_row("-", Text(line, style="bold"))
-        told = f"Of {several} seeds, paired, with 95 % confidence:"
-        parts += [Text(told, style="bold"), points, ""]
+        head = f"Of {several} seeds, paired, with 95 % confidence:"
+        parts += [Text(head, style="bold"), points, ""]
     return Group(*parts, *_clock_lines(flat), *_notes(flat))
 
 
@@ -145,13 +145,6 @@ class LedgerBar:
         yield Columns(legend, padding=(0, 3))
 
 
-def _told(seeds: System, text: Shown, *path: str) -> str:
-    """The number at this path of the summaries, with its spread."""
-    text, times = _SCALED.get(text, (text, 1.0))
-    values = [at(*path)(each) for each in seeds]
-    return with_spread(text, interval([None if value is None else value * times for value in values]))
-
-
 def _found(seeds: System, *path: str) -> Interval | None:
     return interval(list(map(at(*path), seeds)))
 
@@ -188,7 +181,7 @@ def _memory_table(seeds: System) -> Table:
     fleet = seeds[0].get("fleet")
     of = f" of each of {fleet['replicas']} replicas" if fleet else ""
     of += ", on average" if seeds[0].get("pools") else ""
-    capacity = _told(seeds, count, "memory", "capacity_tokens")
+    capacity = told(seeds, count, "memory", "capacity_tokens")
     table = ruled_table(f"KV memory{of}, {capacity} tokens", "whole run")
     parts = ["average"]
     if all(summary["memory"].get("saturated") for summary in seeds):
@@ -196,7 +189,7 @@ def _memory_table(seeds: System) -> Table:
         part = share_of_time(list(map(at("memory", "saturated_share"), seeds)))
         table.add_numbers(f"requests waited{f' ({part} of it)' if part else ''}")
     for kind in palette.kinds_of(seeds):
-        cells = [_told(seeds, percent_text, "memory", part, kind) for part in parts]
+        cells = [told(seeds, percent_text, "memory", part, kind) for part in parts]
         table.add_row(Text(f"{kind}: {palette.meaning(kind, seeds)}"), *cells)
     return table
 
@@ -250,7 +243,7 @@ def _counted(seeds: System) -> list[str]:
     names = [("engine", name) for name in seeds[0]["engine"] if name not in _TOLD_APART]
     names += [("memory", name) for name in ("peak_used_tokens", "external_fragmentation_refusals")]
     return [
-        _counter(name, _told(seeds, _shown(seeds[0][section].get(name)), section, name))
+        _counter(name, told(seeds, _shown(seeds[0][section].get(name)), section, name))
         for section, name in names
         if _mean(seeds, section, name)
     ]
@@ -260,18 +253,6 @@ def _counter(name: str, told: str) -> str:
     if name == "preemptions_recompute":
         return f"{told} preemption{'' if told == '1' else 's'} (recomputed)"
     return f"{name.replace('_', ' ')} {told}"
-
-
-def _gib(value: float | None) -> str:
-    return figures(None if value is None else value / GIB)
-
-
-def _share(value: float | None) -> str:
-    return percent_text(None if value is None else 100 * value)
-
-
-_SCALED: dict[Shown, tuple[Shown, float]] = {_gib: (figures, 1 / GIB), _share: (percent_text, 100.0)}
-"""Formatter of a scaled number -> its formatter and scale, which the spread needs too."""
 
 
 def _shown(value: object) -> Shown:
@@ -284,7 +265,7 @@ def _hits(seeds: System) -> str:
         return ""
     shares = [_hit_percent(summary) for summary in seeds]
     share = f", {with_spread(percent_text, interval(shares))} of the prompts" if max(shares) <= 100 else ""
-    hits = _told(seeds, count, "engine", "prefix_hit_tokens")
+    hits = told(seeds, count, "engine", "prefix_hit_tokens")
     return f"{hits} tokens were found in the prefix cache{share}"
 
 
@@ -299,30 +280,33 @@ def _shared(seeds: System) -> str:
     saved, copies = ("memory", "saved_by_sharing"), ("engine", "cow_copies")
     said = []
     if _mean(seeds, *saved):
-        said.append(f"saves {_told(seeds, percent_text, *saved)} of the memory on average")
+        said.append(f"saves {told(seeds, percent_text, *saved)} of the memory on average")
     if _mean(seeds, *copies):
-        said.append(f"{_told(seeds, count, *copies)} blocks copied on write")
+        said.append(f"{told(seeds, count, *copies)} blocks copied on write")
     return "; ".join(said)
 
 
-_FORMATS: dict[str, Shown] = {
-    "count": count, "figures": figures, "seconds": seconds, "GiB": _gib, "share": _share,
-}  # fmt: skip
+_FORMATS: dict[str, tuple[Shown, float]] = {
+    **{"count": (count, 1.0), "figures": (figures, 1.0), "seconds": (seconds, 1.0)},
+    **{"GiB": (figures, 1 / GIB), "share": (percent_text, 100.0)},
+}
+"""Formats, and what they multiply a number by."""
 
 
 def _filled(seeds: System, section: str, template: str) -> str:
     """A text about a section of the summaries: `{NAME:FORMAT}` stands for its number of that name."""
 
-    def told(found: re.Match[str]) -> str:
-        return _told(seeds, _FORMATS[found[2]], section, found[1])
+    def number_of(found: re.Match[str]) -> str:
+        text, times = _FORMATS[found[2]]
+        return told(seeds, text, section, found[1], times=times)
 
-    return re.sub(r"\{(\w+):(\w+)\}", told, template)
+    return re.sub(r"\{(\w+):(\w+)\}", number_of, template)
 
 
 def _swaps(seeds: System) -> str:
     if not _mean(seeds, "engine", "preemptions_swap"):
         return ""
-    times = _told(seeds, count, "engine", "preemptions_swap")
+    times = told(seeds, count, "engine", "preemptions_swap")
     moved = "{swapped_out_blocks:count} blocks to the host, {swapped_in_blocks:count} back"
     return f"{times} {'time' if times == '1' else 'times'}; {_filled(seeds, 'engine', moved)}"
 
@@ -407,20 +391,20 @@ def _memory_stats(seeds: System) -> str:
     for name in ("allocated", "reserved", "inactive_split"):
         gib = [(number(summary["memory_stats"].get(f"{name}_peak_bytes")) or 0.0) / GIB for summary in seeds]
         peaks.append(f"{name.replace('_', ' ')} {with_spread('{:.2f} GiB'.format, interval(gib))}")
-    return f"at most {', '.join(peaks)}; {_told(seeds, count, 'memory_stats', 'alloc_retries')} retries"
+    return f"at most {', '.join(peaks)}; {told(seeds, count, 'memory_stats', 'alloc_retries')} retries"
 
 
 def _service(seeds: System) -> str:
     """The longest wait, attainment of the requests' own goals, and fairness between clients, if known."""
     if not all(summary.get("service") for summary in seeds):
         return ""
-    told = [f"longest wait {_told(seeds, seconds, 'service', 'longest_wait_s')}"]
+    said = [f"longest wait {told(seeds, seconds, 'service', 'longest_wait_s')}"]
     if seeds[0]["service"].get("attained_share") is not None:
-        told.append(f"{_told(seeds, '{:.0%}'.format, 'service', 'attained_share')} within their own goals")
+        said.append(f"{told(seeds, '{:.0%}'.format, 'service', 'attained_share')} within their own goals")
     if "clients" in seeds[0]["service"]:
-        apart = _told(seeds, count, "service", "largest_difference")
-        told.append(f"clients that waited were up to {apart} weighted tokens apart")
-    return ", ".join(told)
+        apart = told(seeds, count, "service", "largest_difference")
+        said.append(f"clients that waited were up to {apart} weighted tokens apart")
+    return ", ".join(said)
 
 
 def _notes(summaries: Sequence[Summary]) -> list[Text]:
