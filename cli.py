@@ -495,9 +495,8 @@ def validate(
     force: Force = False,
 ) -> None:
     """Compare the clock with measured servers."""
-    from kvsim.reports.figures.style import styled
     from kvsim.reports.figures.truth import draw_truth
-    from kvsim.reports.rundir.writing import write_figures
+    from kvsim.reports.rundir.writing import print_figures
     from kvsim.reports.truth import earlier_errors, errors_of, truth_report, validate, write_errors
     from kvsim.sim.validate import sources
 
@@ -509,9 +508,7 @@ def validate(
     if table is not None:
         write_errors(errors_of(found, cost), table)
     if out is not None:
-        style = styled(pictures)
-        for path in write_figures(out, lambda part: draw_truth(found, part, style), force):
-            print(path)
+        print_figures(out, partial(draw_truth, found), pictures, force)
 
 
 app.add_typer(lists_app)

@@ -5,21 +5,20 @@ traffic          the offered load: only such runs may be ranked, as more load al
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from kvsim.reports.grouping import by_key
 from kvsim.reports.rundir.run import Run
 
 
 def seed_of(run: Run) -> object:
     """The seed of a run's workload."""
-    return _workload(run).get("seed")
+    return run.workload.get("seed")
 
 
 def traffic(run: Run) -> str:
     """All settings of a run's requests and arrivals, except the seed."""
-    return json.dumps({**_workload(run), "seed": None}, sort_keys=True)
+    return json.dumps({**run.workload, "seed": None}, sort_keys=True)
 
 
 def one_traffic(runs: Sequence[Run]) -> bool:
@@ -29,8 +28,9 @@ def one_traffic(runs: Sequence[Run]) -> bool:
 
 def same_but_seed(run: Run) -> str:
     """All settings except the seed, and the allocator's name in the summary."""
-    workload = {**_workload(run), "seed": None}
-    return json.dumps([_allocator(run), {**run.config, "workload": workload}], sort_keys=True)
+    allocator = run.summary["engine"].get("allocator", run.summary["label"])
+    alike = {**run.config, "workload": {**run.workload, "seed": None}}
+    return json.dumps([allocator, alike], sort_keys=True)
 
 
 def by_seed(runs: Sequence[Run]) -> list[list[Run]]:
@@ -38,21 +38,9 @@ def by_seed(runs: Sequence[Run]) -> list[list[Run]]:
 
     Runs that repeat a seed are not grouped: they are the same run, or differ in something not in config.json.
     """
-    alike: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        alike[same_but_seed(run)].append(run)
     groups: list[list[Run]] = []
-    for group in alike.values():
+    for group in by_key(runs, same_but_seed).values():
         seeds = {json.dumps(seed_of(run)) for run in group}
         groups += [group] if len(seeds) == len(group) else [[run] for run in group]
     places = {id(run): place for place, run in enumerate(runs)}
     return sorted(groups, key=lambda group: places[id(group[0])])
-
-
-def _allocator(run: Run) -> object:
-    return run.summary["engine"].get("allocator", run.summary["label"])
-
-
-def _workload(run: Run) -> Mapping[str, Any]:
-    found = run.config.get("workload")
-    return found if isinstance(found, Mapping) else {}

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.away import Away, away
 from kvsim.reports.palette import ALLOCATED, KINDS, count, figures, percent_text
 from kvsim.reports.rundir.run import Run
-
-Floats = npt.NDArray[np.float64]
+from kvsim.reports.slices import step_means
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,6 @@ class Fleet:
     def held(self, slices: int) -> Floats:
         """Per cent of the slots that are allocated, by replica and time slice."""
         return self._means([held(each) for each in self.replicas], slices)
-
-    def running(self, slices: int) -> Floats:
-        """Running requests, by replica and time slice."""
-        return self.column("running", slices)
 
     def column(self, name: str, slices: int) -> Floats:
         """The mean of a timeline column, by replica and time slice."""
@@ -78,10 +74,7 @@ _HARDLY = 1e-6
 def means(run: Run, values: npt.NDArray[Any], until_s: float, slices: int) -> Floats:
     """Means of a replica's column over equal slices of the fleet's time; 0 after the replica is done."""
     time_s = run.columns.timeline["time_s"].astype(np.float64)
-    edges = np.linspace(0, until_s or 1.0, slices + 1)
-    area = np.concatenate([[0.0], np.cumsum(np.diff(time_s) * values[:-1])])
-    found: Floats = np.diff(np.interp(edges, time_s, area)) / np.diff(edges)
-    return found
+    return step_means(time_s, values, np.linspace(0, until_s or 1.0, slices + 1))
 
 
 def held(run: Run) -> Floats:
@@ -89,14 +82,13 @@ def held(run: Run) -> Floats:
     timeline = run.columns.timeline
     allocated = sum(timeline[kind] for kind in ALLOCATED if kind in timeline)
     total = sum(timeline[kind] for kind in KINDS if kind in timeline)
-    share: Floats = 100 * allocated / np.maximum(total, 1)
-    return share
+    return 100 * allocated / np.maximum(total, 1)
 
 
 def imbalance(fleet: Fleet) -> str:
     """The requests per replica, busiest against mean, and how full their memories are."""
     served = [len(each.columns.requests["request"]) for each in fleet.replicas]
-    running, full = fleet.running(1)[:, 0], fleet.held(1)[:, 0]
+    running, full = fleet.column("running", 1)[:, 0], fleet.held(1)[:, 0]
     handed = any(at_once > 0 and not own for at_once, own in zip(running, served, strict=True))
     each = f"{len(served)} replicas"  # disaggregated: all requests count for the decode replicas
     said = [each if handed else f"{_range(served, count)} requests to each of {each}"]
@@ -112,14 +104,14 @@ def imbalance(fleet: Fleet) -> str:
 
 def imbalance_in_short(fleet: Fleet) -> str:
     """`the busiest of 4 replicas runs 1.04 times the mean`."""
-    if not (fleet.running(1) > 0).any():
+    if not (fleet.column("running", 1) > 0).any():
         return f"nothing ran on {len(fleet.replicas)} replicas"
     return f"the busiest of {len(fleet.replicas)} replicas runs {_over_mean(fleet)}"
 
 
 def _over_mean(fleet: Fleet) -> str:
     """The busiest replica against the mean replica, each while it was present."""
-    running, there = fleet.running(1)[:, 0], fleet.there(1)[:, 0]
+    running, there = fleet.column("running", 1)[:, 0], fleet.there(1)[:, 0]
     known = ~np.isnan(running)
     total = sum((running[known] * there[known]).tolist())
     return f"{figures(float(running[known].max()) * float(there.sum()) / total)} times the mean"

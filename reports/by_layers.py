@@ -14,7 +14,7 @@ from statistics import fmean
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.comparison import ruled_table
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.palette import KINDS, Summary, number, percent_text
 from kvsim.reports.quantities import Quantity, at
 
@@ -44,9 +44,7 @@ def layers_table(seeds: Sequence[Summary], saturated: bool) -> Table | None:
         return None
     kinds = [kind for kind in KINDS if any(each.get(kind, 0.0) >= 0.05 for each in found.values())]
     when = "requests waited" if saturated else "whole run"
-    table = ruled_table(f"KV memory by layers ({when})")
-    for kind in kinds:
-        table.add_column(kind, justify="right", no_wrap=True)
+    table = ruled_table(f"KV memory by layers ({when})", *kinds)
     for words, shares in found.items():
         cells = [percent_text(shares[kind]) if kind in shares else "-" for kind in kinds]
         table.add_row(Text(words), *cells)
@@ -79,5 +77,4 @@ def _called(systems: Sequence[Sequence[Summary]], name: str) -> str:
 
 
 def _groups(summary: Summary) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = summary["memory"].get("groups") or {}
-    return found
+    return summary["memory"].get("groups") or {}

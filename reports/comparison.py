@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from kvsim.reports import quantities as q
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.links import links_by_kind
 from kvsim.reports.quantities import Quantity
 from kvsim.reports.ranked import System, different_clocks, ranked, schedulers
@@ -102,9 +102,7 @@ class Ranking:
         fit = ranked(self.systems)
         places = sorted(range(len(fit)), key=lambda place: (not fit[place], -speeds[place]))
         ordered = [self.systems[place] for place in places]
-        table, cells = ruled_table(""), Comparison(ordered).cells
-        for name in COLUMNS:
-            table.add_column(name, justify="right", no_wrap=True)
+        table, cells = ruled_table("", *COLUMNS), Comparison(ordered).cells
         by_column = [cells(column) for column in COLUMNS.values()]
         for place, seeds in enumerate(ordered):
             table.add_row(Text(_label(seeds)), *(column[place] for column in by_column))
@@ -115,13 +113,6 @@ class Ranking:
 def marked(text: str, best: bool) -> Text:
     """A cell of a comparison, with a star if it is the best."""
     return Text(f"{text} *", style="bold green") if best else Text(f"{text}  ")
-
-
-def ruled_table(first_column: str) -> FittingTable:
-    """An empty table in the common style: one rule under the heading, nothing else."""
-    table = FittingTable()
-    table.add_column(first_column, no_wrap=True)
-    return table
 
 
 def _label(seeds: System) -> str:

@@ -3,18 +3,16 @@
 `python -m kvsim.reports.eviction docs/eviction.md` regenerates the table in the page.
 """
 
-import sys
 from itertools import chain, repeat
-from pathlib import Path
 
 from kvsim.allocators.eviction import EVICTION
 from kvsim.reports.fitting import FittingTable
-from kvsim.reports.listing import table_of
+from kvsim.reports.listing import card_of, table_of
+from kvsim.reports.pages import rewrite, with_table
 from kvsim.sim.eviction import eviction_named
 from kvsim.sim.option import options_of
 from kvsim.sim.sources import module_doc
 
-MARK = "<!-- eviction -->\n"
 UNCHECKED = "its description"
 
 
@@ -35,28 +33,23 @@ def card(name: str) -> str:
     """One policy: its source, its options, and its module's docstring."""
     chosen = eviction_named(name)
     policy = chosen.policy
-    rows = (
-        *(("rule", policy.idea), ("used by", policy.used_by), ("source", policy.source)),
-        ("equal to", policy.checked),
-    )
-    facts = [f"{what:9}{text}" for what, text in rows if text]
+    facts = {"rule": policy.idea, "used by": policy.used_by, "source": policy.source}
+    facts["equal to"] = policy.checked
     options = [
         f"{head:9}{each.name}={each.about.value}  {each.about.help} Default: {each.in_words}."
         for head, each in zip(chain(["options"], repeat("")), options_of(policy.declares), strict=False)
     ]
-    return "\n".join([chosen.name, *facts, *options, "", module_doc(policy.__module__)])
+    return card_of(chosen.name, facts, *options, "", module_doc(policy.__module__))
 
 
-def with_table(text: str) -> str:
+def with_policies(text: str) -> str:
     """The page with its table regenerated."""
-    before, mark, rest = text.partition(MARK)
     rows = ["| policy | what leaves | who uses it | source | equal to |", "|---|---|---|---|---|"]
     for name, told in _told().items():
         checked = eviction_named(name).policy.checked or UNCHECKED
         rows.append(f"| `{name}` | {' | '.join(told)} | {checked} |")
-    return before + mark + "\n".join(rows) + "\n\n" + rest.partition("\n\n")[2]
+    return with_table(text, "eviction", rows)
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(with_policies)

@@ -27,15 +27,23 @@ NAMES = 0.45
 """The first column's share of the width in a table that does not fit; a longer word may take more."""
 
 
+Padding = tuple[int, int, int, int]
+
+
 class FittingTable(Table):
     """One rule under the heading, nothing else; split into as many tables as the width requires.
 
     Add columns as to any rich table. `padding`: spaces above, right, below and left of a cell.
     """
 
-    def __init__(self, padding: tuple[int, int, int, int] = (0, 1, 0, 1)) -> None:
+    def __init__(self, padding: Padding = (0, 1, 0, 1)) -> None:
         super().__init__(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
         self._between = 1 + padding[1] + padding[3]
+
+    def add_numbers(self, *names: str) -> None:
+        """Add columns of numbers, which are right-aligned and never broken."""
+        for name in names:
+            self.add_column(name, justify="right", no_wrap=True)
 
     @classmethod
     def of(
@@ -49,7 +57,7 @@ class FittingTable(Table):
             elif name in words:
                 table.add_column(name, overflow="fold")
             else:
-                table.add_column(name, justify="right", no_wrap=True)
+                table.add_numbers(name)
         for row in rows:
             table.add_row(*map(Text, row))
         return table
@@ -85,6 +93,24 @@ class FittingTable(Table):
             if at == 0 or column.justify == "right":
                 column.no_wrap, column.overflow, column.width = False, "fold", widths[places[at]]
         return Table.__rich_console__(part, console, options)
+
+
+def ruled_table(first: str, *numbers: str, padding: Padding = (0, 1, 0, 1)) -> FittingTable:
+    """An empty table in the common style: a column of names, and columns of numbers."""
+    table = FittingTable(padding)
+    table.add_column(first, no_wrap=True)
+    table.add_numbers(*numbers)
+    return table
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Names and values without a heading; long values wrap."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(Text(name), Text(value))
+    return table
 
 
 def _least(console: Console, options: ConsoleOptions, column: Column) -> int:

@@ -78,10 +78,7 @@ def _per_gpu(summaries: Sequence[Summary], rate: float | None, name: str) -> str
 
 
 def _mean(summaries: Sequence[Summary], section: str, name: str) -> float | None:
-    values = [goal(summary, section, name) for summary in summaries]
-    if len(values) == 1:
-        return values[0]
-    found = interval(values)
+    found = interval([goal(summary, section, name) for summary in summaries])
     return None if found is None else found.mean
 
 

@@ -7,11 +7,12 @@ the two.
 from collections.abc import Mapping, Sequence
 
 from kvsim.reports import palette
-from kvsim.reports.palette import Shown, Summary, count, figures, percent_text, seconds
+from kvsim.reports.palette import Summary, count, figures, percent_text, seconds
 from kvsim.reports.quantities import MEAN_RUNNING, NORMALIZED, REQUESTS_PER_S, at
 from kvsim.reports.ranked import different_clocks, left_out, ranked, why_rejected
 from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.words import share_of_time, with_spread
+from kvsim.reports.shown import told
 from kvsim.reports.waiting import all_at_once
 
 ALIKE = 1.02
@@ -20,7 +21,7 @@ ALIKE = 1.02
 
 def headline(seeds: Sequence[Summary]) -> str:
     """One sentence with a run's numbers; with several seeds, means with their spread."""
-    finished, submitted = (_told(seeds, count, "requests", name) for name in ("finished", "submitted"))
+    finished, submitted = (told(seeds, count, "requests", name) for name in ("finished", "submitted"))
     share = finished if finished == submitted else f"{finished} of {submitted}"
     served = f"{seeds[0]['label']} served {share} request{'' if submitted == '1' else 's'}"
     served += why_rejected(seeds)
@@ -30,9 +31,9 @@ def headline(seeds: Sequence[Summary]) -> str:
     if all(map(all_at_once, seeds)) and submitted != "1":
         served += ", which all arrived at once,"
     return (
-        f"{served} in {_told(seeds, figures if len(seeds) > 1 else _duration, 'duration_s')} s: "
-        f"{_told(seeds, figures, 'throughput', 'requests_per_s')} requests/s, "
-        f"{_told(seeds, figures, 'throughput', 'output_tokens_per_s')} output tokens/s; {memory(seeds)}.{of}"
+        f"{served} in {told(seeds, figures if len(seeds) > 1 else _duration, 'duration_s')} s: "
+        f"{told(seeds, figures, 'throughput', 'requests_per_s')} requests/s, "
+        f"{told(seeds, figures, 'throughput', 'output_tokens_per_s')} output tokens/s; {memory(seeds)}.{of}"
     )
 
 
@@ -56,10 +57,6 @@ def _tokens_and_waste(percents: Sequence[Mapping[str, float]], between: str, aft
     tokens = interval([percent["token"] for percent in percents])
     waste = interval([palette.waste(percent) for percent in percents])
     return f"{with_spread(percent_text, tokens)}{between} {with_spread(percent_text, waste)}{after}"
-
-
-def _told(seeds: Sequence[Summary], text: Shown, *path: str) -> str:
-    return with_spread(text, interval(list(map(at(*path), seeds))))
 
 
 def _duration(value: float | None) -> str:

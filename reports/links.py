@@ -9,6 +9,7 @@ The first number is for loads, the second for stores. A summary has them by name
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from kvsim.reports.grouping import by_key
 from kvsim.reports.palette import Summary, percent_text
 from kvsim.reports.quantities import Quantity, percent_at
 from kvsim.reports.ranked import System
@@ -22,39 +23,40 @@ _OF = " of "
 
 def each_link(systems: Sequence[System]) -> list[Quantity]:
     """For a page: how busy each link was in each direction."""
-    names = dict.fromkeys(name for seeds in systems for name in _links(seeds[0]))
     return [
         Quantity(
             f"{_called([name])} is busy with {way}", partial(_most, [name], share), percent_text, rare=True
         )
-        for name in names
+        for name in _names(systems)
         for way, share in WAYS.items()
     ]
 
 
 def links_by_kind(systems: Sequence[System]) -> list[Quantity]:
     """For a terminal: how busy links of each kind were, per direction; the busiest if there are several."""
-    kinds: dict[str, dict[str, None]] = {}
-    for name in dict.fromkeys(name for seeds in systems for name in _links(seeds[0])):
-        kinds.setdefault(name.partition(_OF)[0], {})[name] = None
     return [
-        Quantity(f"{_short(kind)} busy, {way}", partial(_most, [*names], share), percent_text, rare=True)
-        for kind, names in kinds.items()
+        Quantity(f"{_short(kind)} busy, {way}", partial(_most, names, share), percent_text, rare=True)
+        for kind, names in by_key(_names(systems), _kind).items()
         for way, share in WAYS.items()
     ]
 
 
 def links_in_words(seeds: System, ways: Sequence[str] = tuple(WAYS)) -> list[str]:
     """A phrase for the links of each kind: means over the seeds."""
-    kinds: dict[str, list[str]] = {}
-    for name in _links(seeds[0]):
-        kinds.setdefault(name.partition(_OF)[0], []).append(name)
     said = []
-    for names in kinds.values():
+    for names in by_key(_links(seeds[0]), _kind).values():
         values = [interval([_most(names, WAYS[way], summary) for summary in seeds]) for way in ways]
         shares = " and ".join(with_spread(percent_text, value) for value in values)
         said.append(f"{_called(names)} {'at most ' * (len(names) > 1)}{shares}")
     return said
+
+
+def _names(systems: Sequence[System]) -> list[str]:
+    return list(dict.fromkeys(name for seeds in systems for name in _links(seeds[0])))
+
+
+def _kind(name: str) -> str:
+    return name.partition(_OF)[0]
 
 
 def _called(names: Sequence[str]) -> str:
@@ -77,5 +79,4 @@ def _most(names: Sequence[str], share: str, summary: Summary) -> float | None:
 
 
 def _links(summary: Summary) -> Mapping[str, object]:
-    links: Mapping[str, object] = (summary.get("tier") or {}).get("links") or {}
-    return links
+    return (summary.get("tier") or {}).get("links") or {}

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -15,7 +14,8 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB, gpu_named, gpu_names, model_named, model_names
 from kvsim.sim.models.spec import ModelSpec
 from kvsim.sim.option import options_of
-from kvsim.sim.parts import KINDS, is_own
+from kvsim.sim.parts import KINDS, is_own, part_named
+from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.sources import module_doc
 
 
@@ -107,9 +107,13 @@ def part_card(kind: str, name: str) -> str:
     registry, base = KINDS[kind]
     text = name.partition("@")[0]
     found: Any = class_named(kind, text if is_own(text, registry) else text.partition(":")[0], registry, base)
-    versions = getattr(found, "VERSIONS", ())
-    told = [f"releases {', '.join(versions)}"] if versions else []
-    return "\n".join([name, *told, *own_options(found.declares), "", module_doc(found.__module__)])
+    facts = {"releases": ", ".join(getattr(found, "VERSIONS", ()))}
+    return card_of(name, facts, *own_options(found.declares), "", module_doc(found.__module__))
+
+
+def card_of(name: str, facts: Mapping[str, str], *lines: str) -> str:
+    """A description of something: its name, the facts that are known, and lines below them."""
+    return "\n".join([name, *(f"{what:9}{text}" for what, text in facts.items() if text), *lines])
 
 
 def own_options(declared: type) -> list[str]:
@@ -122,13 +126,9 @@ def own_options(declared: type) -> list[str]:
     return [f"{'options' if not place else '':9}{line}" for place, line in enumerate(lines)]
 
 
-def releases(registry: Mapping[str, str]) -> list[str]:
-    """`name@release` for each release that a class of the registry supports, the default last."""
-    found = []
-    for name, where in registry.items():
-        module, _, attribute = where.partition(":")
-        found += [f"{name}@{version}" for version in getattr(import_module(module), attribute).VERSIONS]
-    return found
+def releases() -> list[str]:
+    """`name@release` for each release that a scheduler supports, the default last."""
+    return [f"{name}@{each}" for name in SCHEDULERS for each in part_named("scheduler", name).VERSIONS]
 
 
 def rules_table(rules: Iterable[Callable[..., object]]) -> FittingTable:

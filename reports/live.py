@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
@@ -24,6 +24,7 @@ from rich.text import Text
 from kvsim.reports.live_chart import LEVELS, WIDEST, Chart, slice_means
 from kvsim.reports.pace import keep_pace
 from kvsim.reports.palette import KINDS, count, figures, number, seconds, waste, whole_run
+from kvsim.reports.progress import clock, watched_by
 from kvsim.reports.terminal import LedgerBar
 from kvsim.sim.record.glance import Glance, glance
 from kvsim.sim.run import Outcome, Simulation
@@ -84,19 +85,12 @@ def live(
         Whether the run waits for the wall clock, so that drawing does not slow it down.
     """
     screen = Live(console=Console(stderr=True), screen=True, auto_refresh=False, redirect_stdout=False)
-    over = Event()
-    watcher = Thread(target=_watch, args=(simulation, title, before, screen, over, paced), daemon=True)
-    with screen:
-        watcher.start()
-        try:
-            yield
-        finally:
-            over.set()
-            watcher.join()
+    with screen, watched_by(_watch, simulation, title, before, screen, paced):
+        yield
 
 
 def _watch(  # noqa: PLR0917 - of a thread
-    simulation: Simulation, title: str, before: Sequence[str], screen: Live, over: Event, paced: bool = False
+    over: Event, simulation: Simulation, title: str, before: Sequence[str], screen: Live, paced: bool
 ) -> None:
     pace = Pace()
     wait_s = due_s = 0.0
@@ -246,10 +240,3 @@ def span(duration_s: float) -> str:
         if whole < 100 * 60 * (size // 60):
             return f"{whole // size} {unit} {whole % size // (size // 60)} {small}"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def clock(duration_s: float) -> str:
-    """A time as on a clock: `0:07`, `12:30`, `1:02:03`."""
-    minutes, rest = divmod(round(duration_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -9,7 +9,6 @@ ranges recorded by then that are still alive.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,31 +17,17 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.arrays import Floats, Int64
 from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
 from kvsim.sim.files.tables import as_numpy, read_table
-
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 FILE = "map.parquet"
 _NUMBERS = ("time_s", "start", "size", "filled", "cached")
 _MARKS = ("idle", "held")  # only servers that may have such slots have these columns
 _LAYERS = "layers"  # this column exists only if layers are kept in groups
 _REPLICA = "replica"
-
-
-class Range(NamedTuple):
-    """Contiguous slots; `owners` holds (request, sample) pairs, and is empty if they are free."""
-
-    start: int
-    size: int
-    owners: tuple[tuple[int, int], ...]
-    filled: int
-    cached: bool
-    idle: bool
-    held: bool = False
 
 
 class Arena(NamedTuple):
@@ -69,17 +54,14 @@ class Arena(NamedTuple):
         somebody = np.array([owners != "" for owners in self.owners], bool)
         return np.asarray(somebody[self.owner])
 
+    def taken(self, rows: npt.NDArray[Any]) -> Self:
+        """Some of the ranges, by their places or marked, in this order."""
+        return type(self)(*(column[rows] for column in self[:8]), self.owners, self.layers)
+
     def between(self, start: int, end: int) -> Self:
         """The ranges of a part of the arena, with addresses relative to its start."""
-        inside = (self.start >= start) & (self.start < end)
-        first, *columns = (column[inside] for column in self[:8])
-        return type(self)(first - start, *columns, self.owners, self.layers)
-
-    def ranges(self) -> Iterator[Range]:
-        """The ranges, one at a time."""
-        known = {code: owners_of(self.owners[code]) for code in np.unique(self.owner).tolist()}
-        for start, size, owner, *rest in zip(*(column.tolist() for column in self[:7]), strict=True):
-            yield Range(start, size, known[owner], *rest)
+        inside = self.taken((self.start >= start) & (self.start < end))
+        return inside._replace(start=inside.start - start)
 
 
 @dataclass(frozen=True)
@@ -89,7 +71,7 @@ class MemoryMap:
     Rows `offsets[i] : offsets[i + 1]` are those that changed at `instants[i]` (seconds).
     """
 
-    instants: Float64
+    instants: Floats
     offsets: Int64
     rows: Arena
 
@@ -108,8 +90,13 @@ class MemoryMap:
     @property
     def slots(self) -> int:
         """The size of the arena; 0 if nothing was recorded."""
-        first = slice(0, int(self.offsets[1]) if len(self.instants) else 0)
-        return int((self.rows.start[first] + self.rows.size[first]).max(initial=0))
+        first = self.rows.taken(self._first)
+        return int((first.start + first.size).max(initial=0))
+
+    @property
+    def _first(self) -> slice:
+        """The rows of the first instant, which are the whole arena."""
+        return slice(0, int(self.offsets[1]) if len(self.instants) else 0)
 
     @cached_property
     def pools(self) -> list[tuple[str, int, int]]:
@@ -135,15 +122,13 @@ class MemoryMap:
             return Arena(ints, ints + self.slots, ints, ints, no, no, no, ints, [""], [""])
         until = int(self.offsets[instant + 1])
         alive = np.flatnonzero(self._last_instants[:until] >= instant)
-        order = alive[np.argsort(self.rows.start[alive])]
-        columns = (column[order] for column in self.rows[:8])
-        return Arena(*columns, owners=self.rows.owners, layers=self.rows.layers)
+        return self.rows.taken(alive[np.argsort(self.rows.start[alive])])
 
     def allocated_slots(self) -> Int64:
         """The number of allocated slots at each instant."""
         return self._at_instants(self.rows.allocated * self.rows.size)
 
-    def allocated_by_layers(self) -> dict[str, Float64]:
+    def allocated_by_layers(self) -> dict[str, Floats]:
         """Per cent allocated at each instant, per kind of layer: of its pool or, if shared, of the arena."""
         pools = Counter[str]()
         for layers, start, end in self.pools:
@@ -155,7 +140,7 @@ class MemoryMap:
             if layers
         }
 
-    def mean(self, values: Float64) -> float:
+    def mean(self, values: Floats) -> float:
         """The time average of values that hold from each instant to the next."""
         lasts = np.diff(self.instants)
         return float(values[:-1] @ lasts / lasts.sum()) if lasts.any() else float(values[-1])
@@ -185,11 +170,10 @@ class MemoryMap:
             alive = np.insert(kept, np.searchsorted(start[kept], start[new]), new)
         return last
 
-    def _check(self, path: Path, time_s: Float64) -> None:
+    def _check(self, path: Path, time_s: Floats) -> None:
         rows, slots = self.rows, self.slots
-        first = slice(0, int(self.offsets[1]) if len(self.instants) else 0)
-        starts = np.sort(rows.start[first])
-        ends = np.sort((rows.start + rows.size)[first])
+        starts = np.sort(rows.start[self._first])
+        ends = np.sort((rows.start + rows.size)[self._first])
         wrong = {
             "times must not fall": bool((np.diff(time_s) < 0).any()),
             "ranges must have a size": bool((rows.size < 1).any()),
@@ -212,7 +196,7 @@ def owners_of(text: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(request), int(sample or 0)) for request, _, sample in parts)
 
 
-def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
+def _read_rows(path: Path, replica: int | None = None) -> tuple[Floats, Arena]:
     """The times and the other columns; owners have few distinct values and are read as codes."""
     table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners", _LAYERS))
     if replica is not None and _REPLICA in table.column_names:

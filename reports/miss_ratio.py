@@ -6,9 +6,8 @@ belady             6.8 %  11.9 %  22.2 %      no policy can do better
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,6 @@ from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable
 from kvsim.reports.rundir.formats import write_json
-from kvsim.reports.traces import table_of_numbers
-
-if TYPE_CHECKING:
-    from kvsim.reports.figures.style import Style
 
 BOUND = "belady"
 SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
@@ -88,49 +83,39 @@ class Misses:
 def miss_ratio_table(misses: Misses) -> Group:
     """Hits of caches by size: LRU by shares of an unlimited cache's hits, all policies by size."""
     curve = misses.curve
-    table = table_of_numbers(("of the ceiling", "cache, tokens", "prompt tokens hit"))
-    for share in SHARES:
-        tokens = curve.tokens_for(share)
-        if tokens is not None:
-            hit = float(curve.hit_ratio([tokens])[0])
-            table.add_row(f"{100 * share:.0f} %", f"{tokens:,}", f"{100 * hit:.2f} %")
+    sizes = {share: tokens for share in SHARES if (tokens := curve.tokens_for(share)) is not None}
+    hits = {share: float(curve.hit_ratio([tokens])[0]) for share, tokens in sizes.items()}
+    rows = ((f"{100 * s:.0f} %", f"{sizes[s]:,}", f"{100 * hit:.2f} %") for s, hit in hits.items())
+    table = FittingTable.of(("of the ceiling", "cache, tokens", "prompt tokens hit"), rows)
     said = (
         f"An unlimited prefix cache (LRU, blocks of {curve.block_tokens:,} tokens) hits "
         f"{100 * curve.ceiling:.2f} % of the prompt tokens and holds {curve.blocks:,} blocks."
     )
-    parts: list[RenderableType] = [Text(said), Text("")]
     if curve.overcount:
-        parts.insert(
-            1,
-            Text(
-                f"Counted by content alone it would be {100 * curve.loose:.2f} %: "
-                f"{100 * curve.overcount:.2f} % of these hits follow a different beginning."
-            ),
+        said += (
+            f"\nCounted by content alone it would be {100 * curve.loose:.2f} %: "
+            f"{100 * curve.overcount:.2f} % of these hits follow a different beginning."
         )
-    parts.append(table)
+    parts: list[RenderableType] = [Text(said), "", table]
     if len(misses.hit_ratio) > 1:
-        parts += [Text(""), _by_policy(misses)]
-    found = misses.look_ahead
-    if found is not None:
-        size, best, share, bound = found
-        parts.append(
-            Text(
-                f"\nA look-ahead ({BOUND}) would gain most at {short(size)} tokens: "
-                f"{100 * bound:.1f} % hit instead of {100 * share:.1f} % ({best})."
-            )
+        parts += ["", _by_policy(misses)]
+    if misses.look_ahead is not None:
+        size, best, share, bound = misses.look_ahead
+        gain = (
+            f"\nA look-ahead ({BOUND}) would gain most at {short(size)} tokens: "
+            f"{100 * bound:.1f} % hit instead of {100 * share:.1f} % ({best})."
         )
+        parts.append(Text(gain))
     return Group(*parts)
 
 
 def _by_policy(misses: Misses) -> FittingTable:
     step = -(-len(misses.sizes_tokens) // MOST_COLUMNS)
     places = range(len(misses.sizes_tokens))[::-1][::step][::-1]
+    heads = ("hit with", *(short(misses.sizes_tokens[place]) for place in places))
+    rows = misses.hit_ratio.items()
     return FittingTable.of(
-        ("hit with", *(short(misses.sizes_tokens[place]) for place in places)),
-        (
-            (name, *(f"{100 * row[place]:.1f} %" for place in places))
-            for name, row in misses.hit_ratio.items()
-        ),
+        heads, ((name, *(f"{100 * row[place]:.1f} %" for place in places)) for name, row in rows)
     )
 
 
@@ -142,11 +127,8 @@ def short(tokens: int) -> str:
     return str(tokens)
 
 
-def write_miss_ratio(directory: Path, name: str, misses: Misses, style: "Style") -> None:
-    """Write miss-ratio.json and the figure: the share of prompt tokens hit, and missed."""
-    from kvsim.reports.figures.miss_ratio import height_in, paint
-    from kvsim.reports.figures.sheet import draw_picture
-
+def write_numbers(directory: Path, name: str, misses: Misses) -> None:
+    """Write miss-ratio.json: the shares of prompt tokens hit."""
     curve = misses.curve
     write_json(
         {
@@ -159,5 +141,3 @@ def write_miss_ratio(directory: Path, name: str, misses: Misses, style: "Style")
         },
         directory / "miss-ratio.json",
     )
-    headline = f"{name}: a prefix cache hits at most {100 * curve.ceiling:.1f} % of the prompt tokens"
-    draw_picture(directory, "miss-ratio", style, height_in(misses), headline, partial(paint, misses))

@@ -4,11 +4,9 @@
 """
 
 import re
-import sys
 from collections.abc import Mapping
-from importlib import import_module
-from pathlib import Path
 
+from kvsim.reports.pages import rewrite
 from kvsim.sim.option import Named, options_of
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.outputs import Output, Seeds
@@ -62,9 +60,8 @@ def _defaults(named: Named, declared: Declared | None) -> list[str]:
 
 def _others(name: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
-    for scheduler, where in SCHEDULERS.items():
-        module, _, attribute = where.partition(":")
-        chosen = getattr(import_module(module), attribute)
+    for scheduler in SCHEDULERS:
+        chosen = part_named("scheduler", scheduler)
         newest = chosen.defaults("", LONGEST).get(name)
         for release in ("", *chosen.VERSIONS):
             value = chosen.defaults(release, LONGEST).get(name)
@@ -91,6 +88,4 @@ def with_tables(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        path = Path(name)
-        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(with_tables)

@@ -139,6 +139,13 @@ def shares_of_all(summaries: Sequence[Summary]) -> tuple[list[dict[str, float]],
     return [whole_run(summary) for summary in summaries], False
 
 
+def shares_by_system(systems: Sequence[Sequence[Summary]]) -> tuple[list[list[dict[str, float]]], bool]:
+    """Like `shares_of_all`, for the summaries of several systems."""
+    found, saturated = shares_of_all([summary for seeds in systems for summary in seeds])
+    left = iter(found)
+    return [[next(left) for _ in seeds] for seeds in systems], saturated
+
+
 def waste(percent: Mapping[str, float]) -> float:
     """Per cent of the memory that is reserved, internal or external waste."""
     return sum(percent[kind] for kind in WASTE)

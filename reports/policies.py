@@ -2,7 +2,7 @@
 
 from rich.tree import Tree
 
-from kvsim.reports.listing import own_options
+from kvsim.reports.listing import card_of, own_options
 from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.engine import POLICIES as ENGINES
 from kvsim.sim.errors import unknown
@@ -16,15 +16,21 @@ from kvsim.sim.sources import module_doc
 def policies_tree() -> Tree:
     """Each family with its policies, and the engines' own policies."""
     tree = Tree("who is served next")
-    branches: dict[str, Tree] = {}
-    engines = tree.add("engines' own (sim schedulers)")
-    engines.add(", ".join(ENGINES))
-    for name in POLICIES:
-        found = policy_class(name)
-        if found.family not in branches:
-            branches[found.family] = tree.add(found.family)
-        branches[found.family].add(f"{name}: {found.idea}")
+    tree.add("engines' own (sim schedulers)").add(", ".join(ENGINES))
+    for family, members in policies_by_family().items():
+        branch = tree.add(family)
+        for name, idea in members.items():
+            branch.add(f"{name}: {idea}")
     return tree
+
+
+def policies_by_family() -> dict[str, dict[str, str]]:
+    """Family -> name -> idea."""
+    found: dict[str, dict[str, str]] = {}
+    for name in POLICIES:
+        kind = policy_class(name)
+        found.setdefault(kind.family, {})[name] = kind.idea
+    return found
 
 
 def card(name: str) -> str:
@@ -33,14 +39,12 @@ def card(name: str) -> str:
         raise unknown("policy", name, list(POLICIES))
     found = policy_class(name)
     facts = {"family": found.family, "needs": found.needs, "source": found.source}
-    lines = [f"{label:9}{text}" for label, text in facts.items() if text]
     if found.preempts:
-        lines.append(f"{'preempts':9}waiting requests displace running ones, which {found.displaced}")
-    return "\n".join([name, *lines, *own_options(found.declares), "", module_doc(found.__module__)])
+        facts["preempts"] = f"waiting requests displace running ones, which {found.displaced}"
+    return card_of(name, facts, *own_options(found.declares), "", module_doc(found.__module__))
 
 
 def predictor_card(name: str) -> str:
     """One predictor: its form, and its module's docstring."""
     found = class_named("predictor", name, PREDICTORS, Predictor)  # type: ignore[type-abstract]
-    lines = [f"{'form':9}{found.form or name}"]
-    return "\n".join([name, *lines, "", module_doc(found.__module__)])
+    return card_of(name, {"form": found.form or name}, "", module_doc(found.__module__))

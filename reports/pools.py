@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from kvsim.reports.comparison import ruled_table
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.palette import Summary, count, figures, number
 
 
@@ -15,10 +15,8 @@ def pools_table(seeds: Sequence[Summary]) -> Table | None:
     if not first:
         return None
     priced = first[0]["cost"] is not None
-    table = ruled_table("pool (p99 in ms)")
     heads = ("replicas", "GPUs", "served", "TTFT", "TPOT", "GPU-hours", *(["cost"] if priced else []))
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
+    table = ruled_table("pool (p99 in ms)", *heads)
     for place, pool in enumerate(first):
         each = [seed["pools"][place] for seed in seeds]
         cells = [

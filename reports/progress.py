@@ -4,9 +4,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
+from typing import Any
 
 PATIENCE_S = 0.5
 _GLANCE_S = 0.1
+Total = int | Callable[[], int]
 LEAST_WIDTH = 60
 """Terminals at least so wide show the bar and what is counted; in narrower ones only the numbers fit."""
 
@@ -15,16 +17,21 @@ def left(done: float, total: float | None, elapsed_s: float | None, longest_s: f
     """`1:05 left`; while nothing is done `up to 1:05 left`, or "" if it takes longer than `longest_s`."""
     if not total or elapsed_s is None or (not done and elapsed_s >= longest_s):
         return ""
-    minutes, seconds = divmod(round(elapsed_s / done * (total - done) if done else longest_s - elapsed_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    time = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    time = clock(elapsed_s / done * (total - done) if done else longest_s - elapsed_s)
     return f"{time} left" if done else f"up to {time} left"
+
+
+def clock(duration_s: float) -> str:
+    """A time as on a clock: `0:07`, `12:30`, `1:02:03`."""
+    minutes, seconds = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 @contextmanager
 def progress(
     label: str,
-    total: int | Callable[[], int],
+    total: Total,
     done: Callable[[], int],
     unit: str = "requests",
     longest_s: Callable[[], float] | None = None,
@@ -38,9 +45,15 @@ def progress(
     if not sys.stderr.isatty():
         yield
         return
+    with watched_by(_watch, label, total, done, unit, longest_s() if longest_s else 0.0):
+        yield
+
+
+@contextmanager
+def watched_by(watch: Callable[..., None], *arguments: Any) -> Iterator[None]:  # noqa: ANN401 - its own
+    """Call `watch` in a thread beside the block, with an event that is set at the end and these arguments."""
     over = Event()
-    most = {"longest_s": longest_s() if longest_s else 0.0}
-    watcher = Thread(target=_watch, args=(label, total, done, unit, over), kwargs=most, daemon=True)
+    watcher = Thread(target=watch, args=(over, *arguments), daemon=True)
     watcher.start()
     try:
         yield
@@ -49,14 +62,8 @@ def progress(
         watcher.join()
 
 
-def _watch(
-    label: str,
-    total: int | Callable[[], int],
-    done: Callable[[], int],
-    unit: str,
-    over: Event,
-    *,
-    longest_s: float,
+def _watch(  # noqa: PLR0917 - of a thread
+    over: Event, label: str, total: Total, done: Callable[[], int], unit: str, longest_s: float
 ) -> None:
     if over.wait(PATIENCE_S):
         return

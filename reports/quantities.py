@@ -127,9 +127,10 @@ def _held_back(limit: str) -> Quantity:
 
 
 _latency, _throughput, _engine = partial(at, "latency"), partial(at, "throughput"), partial(at, "engine")
+_rare = partial(Quantity, rare=True)
 
 FINISHED = Quantity("requests finished", at("requests", "finished"), count, max, of_all=True)
-REJECTED = Quantity("requests rejected", at("requests", "rejected"), count, min, rare=True, of_all=True)
+REJECTED = _rare("requests rejected", at("requests", "rejected"), count, min, of_all=True)
 REQUESTS_PER_S = Quantity("requests/s", _throughput("requests_per_s"), figures, max, "requests per second")
 OUTPUT_TOKENS_PER_S = Quantity(
     "output tokens/s", _throughput("output_tokens_per_s"), figures, max, "output tokens per second"
@@ -138,58 +139,29 @@ OUTPUT_TOKENS_PER_S = Quantity(
 MEAN_RUNNING = Quantity("requests at once, mean", _engine("mean_running"), figures)
 MAX_RUNNING = Quantity("requests at once, most", _engine("max_running"), count, max)
 PREEMPTIONS = Quantity("preemptions", _preemptions, count, min)
-PREFIX_HITS = Quantity(
-    "prefix hits, tokens",
-    _engine("prefix_hit_tokens"),
-    count,
-    max,
-    "tokens found in the prefix cache",
-    rare=True,
+PREFIX_HITS = _rare(
+    "prefix hits, tokens", _engine("prefix_hit_tokens"), count, max, "tokens found in the prefix cache"
 )
 TIER = (
-    Quantity(
-        "tier hits, tokens",
-        at("tier", "hit_tokens"),
-        count,
-        max,
-        "tokens loaded from the tier below",
-        rare=True,
+    _rare("tier hits, tokens", at("tier", "hit_tokens"), count, max, "tokens loaded from the tier below"),
+    _rare(
+        *("  prefill that they save", at("tier", "saved_prefill_s"), seconds, max),
+        full="time of prefill that loads from the tier save",
     ),
-    Quantity(
-        "  prefill that they save",
-        at("tier", "saved_prefill_s"),
-        seconds,
-        max,
-        "time of prefill that loads from the tier save",
-        rare=True,
-    ),
-    Quantity(
-        "  from further below",
-        at("tier", "promoted_tokens"),
-        count,
+    _rare(
+        *("  from further below", at("tier", "promoted_tokens"), count),
         full="tokens promoted from tiers further below",
-        rare=True,
     ),
-    Quantity(
-        "tier's link busy, loads",
-        percent_at("tier", "load_busy_share"),
-        percent_text,
-        full="the tier's link is busy with loads",
-        rare=True,
+    *(
+        _rare(
+            *(f"tier's link busy, {way}", percent_at("tier", f"{way[:-1]}_busy_share"), percent_text),
+            full=f"the tier's link is busy with {way}",
+        )
+        for way in ("loads", "stores")
     ),
-    Quantity(
-        "tier's link busy, stores",
-        percent_at("tier", "store_busy_share"),
-        percent_text,
-        full="the tier's link is busy with stores",
-        rare=True,
-    ),
-    Quantity(
-        "wait for a load, mean",
-        at("tier", "mean_wait_s"),
-        seconds,
+    _rare(
+        *("wait for a load, mean", at("tier", "mean_wait_s"), seconds),
         full="time that requests waited for a load, mean",
-        rare=True,
     ),
 )
 """The tier below GPU memory, if any run has one."""
@@ -206,42 +178,26 @@ NORMALIZED = Quantity("normalised latency, mean", _latency("normalized_s_per_tok
 TOKENS = Quantity(
     "tokens in KV memory", _of_memory("token"), percent_text, max, "KV memory that holds tokens"
 )
-TOKENS_WAITING = Quantity(
-    "tokens, requests waiting",
-    at("memory", "saturated", "token"),
-    percent_text,
-    max,
-    "tokens while requests waited",
-    rare=True,
+_tokens_waiting = at("memory", "saturated", "token")
+TOKENS_WAITING = _rare(
+    "tokens, requests waiting", _tokens_waiting, percent_text, max, "tokens while requests waited"
 )
-CACHED = Quantity("cached prefixes", _of_memory("cached"), percent_text, rare=True)
-HELD = Quantity("prompts held to be read", _of_memory("held"), percent_text, rare=True)
-IDLE = Quantity("idle memory", _of_memory("idle"), percent_text, rare=True)
+CACHED = _rare("cached prefixes", _of_memory("cached"), percent_text)
+HELD = _rare("prompts held to be read", _of_memory("held"), percent_text)
+IDLE = _rare("idle memory", _of_memory("idle"), percent_text)
 WASTE = Quantity("total waste", _waste, percent_text, min, "KV memory wasted")
 WASTE_BY_KIND = tuple(Quantity(f"  {kind}", _of_memory(kind), percent_text) for kind in palette.WASTE)
-WASTE_WAITING = Quantity(
-    "waste, requests waiting",
-    _waste_while_waiting,
-    percent_text,
-    min,
-    "waste while requests waited",
-    rare=True,
+WASTE_WAITING = _rare(
+    "waste, requests waiting", _waste_while_waiting, percent_text, min, "waste while requests waited"
 )
-SHARING = Quantity(
-    "sharing saves, whole run",
-    at("memory", "saved_by_sharing"),
-    percent_text,
-    max,
-    "KV memory saved by sharing",
-    rare=True,
-)
+_saved = at("memory", "saved_by_sharing")
+SHARING = _rare("sharing saves, whole run", _saved, percent_text, max, "KV memory saved by sharing")
 
-_goal = partial(Quantity, best=max, rare=True)
 GOALS = (
-    _goal("requests within the SLO", at("slo", "attained_share"), percent),
-    _goal("goodput, requests/s", at("slo", "goodput_requests_per_s"), figures),
-    _goal("goodput per GPU", at("slo", "goodput_requests_per_s_per_gpu"), figures),
-    _goal("output tokens/s per GPU", at("per_gpu", "output_tokens_per_s"), figures),
-    _goal("per M output tokens", at("price", "per_million_output_tokens"), figures, best=min),
+    _rare("requests within the SLO", at("slo", "attained_share"), percent, max),
+    _rare("goodput, requests/s", at("slo", "goodput_requests_per_s"), figures, max),
+    _rare("goodput per GPU", at("slo", "goodput_requests_per_s_per_gpu"), figures, max),
+    _rare("output tokens/s per GPU", at("per_gpu", "output_tokens_per_s"), figures, max),
+    _rare("per M output tokens", at("price", "per_million_output_tokens"), figures, min),
 )
 """The numbers of goals, if any run has them."""

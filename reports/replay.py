@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import ruled_table
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.fitting import Fitted
 from kvsim.sim.bench.measured import PER_S, Key, MeasuredRun
@@ -54,10 +54,7 @@ def _heading(run: MeasuredRun) -> str:
 
 
 def _table(compared: Sequence[Compared], others: Mapping[str, Mapping[Key, float]]) -> Table:
-    table = FittingTable((0, 2, 0, 0))
-    table.add_column("", no_wrap=True)
-    for name in ("measured", "simulated", "off", *others):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = ruled_table("", "measured", "simulated", "off", *others, padding=(0, 2, 0, 0))
     before = None
     for each in compared:
         if before not in (None, each.what) and each.statistic != PER_S:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from kvsim.reports import clocks
+from kvsim.reports.arrays import Floats
 from kvsim.reports.rundir.formats import plain, read_columns, read_json, write_columns, write_json
 from kvsim.sim.bench.measured import MeasuredRun
 from kvsim.sim.bench.replay import Simulated, pairs
@@ -22,7 +22,6 @@ from kvsim.sim.files.reading import understood
 SAID, REQUESTS = "replay.json", "replay.parquet"
 LATENCIES = ("TTFT", "TPOT", "E2E")
 WAYS = ("measured", "simulated")
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from kvsim.reports.palette import Shown, Summary, count, figures, number
-from kvsim.reports.quantities import at
 from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.words import with_spread
+from kvsim.reports.shown import told
 
 
 def scaled_words(seeds: Sequence[Summary]) -> str:
@@ -14,8 +14,8 @@ def scaled_words(seeds: Sequence[Summary]) -> str:
         return ""
     by_pool = []
     for place, pool in enumerate(seeds[0]["scaling"].get("pools") or []):
-        means = [seed["scaling"]["pools"][place]["mean_replicas"] for seed in seeds]
-        by_pool.append(f"{_mean(figures, means)} {pool['name']}")
+        means = interval([number(seed["scaling"]["pools"][place]["mean_replicas"]) for seed in seeds])
+        by_pool.append(f"{with_spread(figures, means)} {pool['name']}")
     pools = f" ({', '.join(by_pool)})" if by_pool else ""
     return (
         f"{_told(seeds, figures, 'mean_replicas')} replicas on average{pools}, "
@@ -25,8 +25,4 @@ def scaled_words(seeds: Sequence[Summary]) -> str:
 
 
 def _told(seeds: Sequence[Summary], text: Shown, name: str) -> str:
-    return _mean(text, list(map(at("scaling", name), seeds)))
-
-
-def _mean(text: Shown, values: Sequence[object]) -> str:
-    return with_spread(text, interval(list(map(number, values))))
+    return told(seeds, text, "scaling", name)

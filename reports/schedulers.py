@@ -10,17 +10,16 @@
 `python -m kvsim.reports.schedulers docs/policies.md docs/schedulers.md` regenerates the pictures in the docs.
 """
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from textwrap import wrap
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from kvsim.reports.listing import part_card
-from kvsim.reports.policies import card
+from kvsim.reports.listing import card_of, part_card
+from kvsim.reports.pages import rewrite, with_blocks
+from kvsim.reports.policies import card, policies_by_family
 from kvsim.sim.build import build_engine
 from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.deployment import Deployment
@@ -78,7 +77,7 @@ class FamilyTree:
         start = max(map(len, [*SCHEDULERS, *POLICIES, *IDEAS])) + 8
         for head, families in (
             ("what a step computes (--scheduler)", schedulers_by_family()),
-            ("who is served next (--policy, over vllm-v1)", policies_by_family()),
+            ("who is served next (--policy, over vllm-v1)", all_policies()),
         ):
             yield Text(head, "bold")
             for family, members in families.items():
@@ -112,13 +111,9 @@ def schedulers_by_family() -> dict[str, dict[str, str]]:
     return found
 
 
-def policies_by_family() -> dict[str, dict[str, str]]:
+def all_policies() -> dict[str, dict[str, str]]:
     """Family -> name -> idea, for policies; the engines' own come first."""
-    found: dict[str, dict[str, str]] = {"engines": dict(ENGINES_IDEAS), SGLANG: dict(SGLANG_IDEAS)}
-    for name in POLICIES:
-        kind = policy_class(name)
-        found.setdefault(kind.family, {})[name] = kind.idea
-    return found
+    return {"engines": ENGINES_IDEAS, SGLANG: SGLANG_IDEAS, **policies_by_family()}
 
 
 ENGINES_IDEAS = {
@@ -148,8 +143,8 @@ def scheduler_card(name: str) -> str:
 def policy_card(name: str) -> str:
     """A description of one policy, and six requests under it."""
     if name in IDEAS:
-        needs = [f"needs    --scheduler {_scheduler_of(name)}"] if name in SGLANG_IDEAS else []
-        return "\n".join([name, f"idea     {IDEAS[name]}", *needs, "", *drawn(policy=name)])
+        needs = f"--scheduler {_scheduler_of(name)}" if name in SGLANG_IDEAS else ""
+        return card_of(name, {"idea": IDEAS[name], "needs": needs}, "", *drawn(policy=name))
     return "\n".join([card(name), "", *drawn(policy=name)])
 
 
@@ -241,15 +236,13 @@ def _story() -> Workload:
 
 def with_pictures(text: str) -> str:
     """A page of the docs with the text block below each line `<!-- six: NAME -->` regenerated."""
-    parts = text.split("<!-- six: ")
-    for index, part in enumerate(parts[1:], 1):
-        name, _, rest = part.partition(" -->")
-        behind = rest.partition("```text\n")[2].partition("```")[2]
+
+    def six(name: str) -> list[str]:
         lines = drawn(scheduler=name) if name in SCHEDULERS else drawn(policy=name)
-        parts[index] = f"{name} -->\n```text\n" + "\n".join(lines[: len(STORY)]) + f"\n```{behind}"
-    return "<!-- six: ".join(parts)
+        return lines[: len(STORY)]
+
+    return with_blocks(text, "six", six)
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(with_pictures(path.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(with_pictures)

@@ -3,11 +3,11 @@
 A system is a list of summaries, one per seed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from kvsim.reports.palette import Shown
-from kvsim.reports.quantities import Quantity
+from kvsim.reports.quantities import Quantity, at
 from kvsim.reports.ranked import System
 from kvsim.reports.seeds.intervals import difference, interval
 from kvsim.reports.seeds.words import with_spread
@@ -21,6 +21,23 @@ def occurs(quantity: Quantity, systems: Sequence[System]) -> bool:
 def shown(quantity: Quantity, seeds: System) -> str:
     """The number of a system; with several seeds, their mean with its spread."""
     return with_spread(quantity.text, interval([quantity.read(summary) for summary in seeds]))
+
+
+def told(seeds: System, text: Shown, *path: str, times: float = 1.0) -> str:
+    """The number at this path of the summaries, with its spread; both are multiplied by `times`."""
+    values = list(map(at(*path), seeds))
+    return with_spread(text, interval([None if value is None else value * times for value in values]))
+
+
+def noted(of: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
+    """All notes of some runs, each once, behind the names of its runs unless those are all of them."""
+    whose: dict[str, dict[str, None]] = {}
+    everybody = set()
+    for name, notes in of:
+        everybody.add(name)
+        for note in notes:
+            whose.setdefault(str(note), {})[name] = None
+    return [note if who.keys() == everybody else f"{', '.join(who)}: {note}" for note, who in whose.items()]
 
 
 def stars(quantity: Quantity, systems: Sequence[System], may_win: Sequence[bool]) -> list[bool]:

@@ -4,9 +4,9 @@ The number after ± is half the 95 % confidence interval, see seeds/intervals.py
 have none. Tables fit in 80 columns. Without a terminal, rich omits colours and the ledger bar uses glyphs.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 
 from rich.columns import Columns
@@ -16,7 +16,8 @@ from rich.text import Text
 
 from kvsim.reports import clocks, palette
 from kvsim.reports.by_layers import layers_table
-from kvsim.reports.comparison import Comparison, Ranking, ruled_table
+from kvsim.reports.comparison import Comparison, Ranking
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.links import links_in_words
@@ -27,6 +28,7 @@ from kvsim.reports.ranked import System, by_scheduler, different_clocks, rejecti
 from kvsim.reports.scaled import scaled_words
 from kvsim.reports.seeds.intervals import Interval, equal, interval
 from kvsim.reports.seeds.words import difference_lines, mean_and_half, share_of_time, with_spread
+from kvsim.reports.shown import noted, told
 from kvsim.reports.waiting import LATENCIES_GROW, held_back, is_overloaded, overload, overloads
 from kvsim.sim.models.catalog import GIB
 
@@ -46,16 +48,19 @@ def run_table(seeds: System) -> RenderableType:
     if _drawn_in_vain([[summary] for summary in seeds]):
         return Group(run_table(seeds[:1]), "", _same(len(seeds)))
     parts: list[RenderableType] = _overloads([overload(seeds)])
-    parts += [Text(headline(seeds), style="bold"), *_goals(seeds), ""]
+    parts += [Text(headline(seeds), style="bold")]
+    if goals := in_words(seeds):
+        parts.append(Text(goals, style="bold"))
+    parts.append("")
     percent = {kind: fmean(palette.whole_run(summary)[kind] for summary in seeds) for kind in KINDS}
     if any(percent.values()):
         parts += [LedgerBar(percent), ""]
     if all(summary["requests"]["finished"] for summary in seeds):
         parts += [_latency_table(seeds), "", _memory_table(seeds), ""]
-        apart = layers_table(seeds, palette.shares_of_all(seeds)[1])
-        parts += [apart, ""] if apart is not None else []
-    pools = pools_table(seeds)
-    parts += [pools, ""] if pools is not None else []
+        if (apart := layers_table(seeds, palette.shares_of_all(seeds)[1])) is not None:
+            parts += [apart, ""]
+    if (pools := pools_table(seeds)) is not None:
+        parts += [pools, ""]
     parts.append(_facts(seeds))
     places = [f"seed {place} of {len(seeds)}" for place in range(1, len(seeds) + 1)]
     return Group(*parts, *_notes([{**each, "label": name} for name, each in zip(places, seeds, strict=True)]))
@@ -80,8 +85,8 @@ def compare_table(systems: Sequence[System]) -> RenderableType:
         points = Table.grid(padding=(0, 1, 0, 0))
         for line in lines:
             points.add_row("-", Text(line, style="bold"))
-        told = f"Of {several} seeds, paired, with 95 % confidence:"
-        parts += [Text(told, style="bold"), points, ""]
+        head = f"Of {several} seeds, paired, with 95 % confidence:"
+        parts += [Text(head, style="bold"), points, ""]
     return Group(*parts, *_clock_lines(flat), *_notes(flat))
 
 
@@ -99,12 +104,6 @@ def _overloads(lines: Sequence[str]) -> list[RenderableType]:
     """The non-empty lines at the top, followed by a blank one."""
     said: list[RenderableType] = [Text(line, style="bold red") for line in lines if line]
     return [*said, ""] if said else []
-
-
-def _goals(seeds: System) -> list[RenderableType]:
-    """Whether the run met its goals; nothing if it had none."""
-    words = in_words(seeds)
-    return [Text(words, style="bold")] if words else []
 
 
 def _clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
@@ -146,13 +145,6 @@ class LedgerBar:
         yield Columns(legend, padding=(0, 3))
 
 
-def _told(seeds: System, text: Shown, *path: str) -> str:
-    """The number at this path of the summaries, with its spread."""
-    text, times = _SCALED.get(text, (text, 1.0))
-    values = [at(*path)(each) for each in seeds]
-    return with_spread(text, interval([None if value is None else value * times for value in values]))
-
-
 def _found(seeds: System, *path: str) -> Interval | None:
     return interval(list(map(at(*path), seeds)))
 
@@ -165,9 +157,7 @@ def _mean(seeds: System, *path: str) -> float:
 
 def _latency_table(seeds: System) -> Table:
     """A row per latency, in the unit that suits its median; the spread is below the mean."""
-    table = ruled_table("latency, means" if len(seeds) > 1 else "latency")
-    for point in POINTS:
-        table.add_column(point, justify="right", no_wrap=True)
+    table = ruled_table("latency, means" if len(seeds) > 1 else "latency", *POINTS)
     for latency in LATENCIES.values():
         found = [_found(seeds, "latency", latency.column, point) for point in POINTS]
         median = found[POINTS.index("p50")]
@@ -191,17 +181,15 @@ def _memory_table(seeds: System) -> Table:
     fleet = seeds[0].get("fleet")
     of = f" of each of {fleet['replicas']} replicas" if fleet else ""
     of += ", on average" if seeds[0].get("pools") else ""
-    table = ruled_table(f"KV memory{of}, {_told(seeds, count, 'memory', 'capacity_tokens')} tokens")
+    capacity = told(seeds, count, "memory", "capacity_tokens")
+    table = ruled_table(f"KV memory{of}, {capacity} tokens", "whole run")
     parts = ["average"]
-    table.add_column("whole run", justify="right", no_wrap=True)
     if all(summary["memory"].get("saturated") for summary in seeds):
         parts.append("saturated")
         part = share_of_time(list(map(at("memory", "saturated_share"), seeds)))
-        table.add_column(
-            f"requests waited{f' ({part} of it)' if part else ''}", justify="right", no_wrap=True
-        )
+        table.add_numbers(f"requests waited{f' ({part} of it)' if part else ''}")
     for kind in palette.kinds_of(seeds):
-        cells = [_told(seeds, percent_text, "memory", part, kind) for part in parts]
+        cells = [told(seeds, percent_text, "memory", part, kind) for part in parts]
         table.add_row(Text(f"{kind}: {palette.meaning(kind, seeds)}"), *cells)
     return table
 
@@ -209,7 +197,9 @@ def _memory_table(seeds: System) -> Table:
 def _facts(seeds: System) -> Table:
     """The engine's counters and the run's cost, as names and values without a frame."""
     engine, costs = seeds[0]["engine"], [summary["cost"] for summary in seeds]
-    of_engine = partial(_told, seeds)
+    steps = (
+        "{steps:count} steps, {mean_running:figures} requests at once on average, {max_running:count} at most"
+    )
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -219,12 +209,7 @@ def _facts(seeds: System) -> Table:
     times = f"{len(seeds)} times " if len(seeds) > 1 else ""
     held = held_back(seeds)
     for name, text in (
-        (
-            "engine",
-            f"{engine['scheduler']} on {engine['allocator']}: {of_engine(count, 'engine', 'steps')} steps, "
-            f"{of_engine(figures, 'engine', 'mean_running')} requests at once on average, "
-            f"{of_engine(count, 'engine', 'max_running')} at most",
-        ),
+        ("engine", f"{engine['scheduler']} on {engine['allocator']}: {_filled(seeds, 'engine', steps)}"),
         ("counted", "; ".join(_counted(seeds)) or "no preemption"),
         ("blocked", f"by {held}" if held else ""),
         ("prefixes", _hits(seeds)),
@@ -258,7 +243,7 @@ def _counted(seeds: System) -> list[str]:
     names = [("engine", name) for name in seeds[0]["engine"] if name not in _TOLD_APART]
     names += [("memory", name) for name in ("peak_used_tokens", "external_fragmentation_refusals")]
     return [
-        _counter(name, _told(seeds, _shown(seeds[0][section].get(name)), section, name))
+        _counter(name, told(seeds, _shown(seeds[0][section].get(name)), section, name))
         for section, name in names
         if _mean(seeds, section, name)
     ]
@@ -268,18 +253,6 @@ def _counter(name: str, told: str) -> str:
     if name == "preemptions_recompute":
         return f"{told} preemption{'' if told == '1' else 's'} (recomputed)"
     return f"{name.replace('_', ' ')} {told}"
-
-
-def _gib(value: float | None) -> str:
-    return figures(None if value is None else value / GIB)
-
-
-def _share(value: float | None) -> str:
-    return percent_text(None if value is None else 100 * value)
-
-
-_SCALED: dict[Shown, tuple[Shown, float]] = {_gib: (figures, 1 / GIB), _share: (percent_text, 100.0)}
-"""Formatter of a scaled number -> its formatter and scale, which the spread needs too."""
 
 
 def _shown(value: object) -> Shown:
@@ -292,7 +265,7 @@ def _hits(seeds: System) -> str:
         return ""
     shares = [_hit_percent(summary) for summary in seeds]
     share = f", {with_spread(percent_text, interval(shares))} of the prompts" if max(shares) <= 100 else ""
-    hits = _told(seeds, count, "engine", "prefix_hit_tokens")
+    hits = told(seeds, count, "engine", "prefix_hit_tokens")
     return f"{hits} tokens were found in the prefix cache{share}"
 
 
@@ -307,56 +280,61 @@ def _shared(seeds: System) -> str:
     saved, copies = ("memory", "saved_by_sharing"), ("engine", "cow_copies")
     said = []
     if _mean(seeds, *saved):
-        said.append(f"saves {_told(seeds, percent_text, *saved)} of the memory on average")
+        said.append(f"saves {told(seeds, percent_text, *saved)} of the memory on average")
     if _mean(seeds, *copies):
-        said.append(f"{_told(seeds, count, *copies)} blocks copied on write")
+        said.append(f"{told(seeds, count, *copies)} blocks copied on write")
     return "; ".join(said)
+
+
+_FORMATS: dict[str, tuple[Shown, float]] = {
+    **{"count": (count, 1.0), "figures": (figures, 1.0), "seconds": (seconds, 1.0)},
+    **{"GiB": (figures, 1 / GIB), "share": (percent_text, 100.0)},
+}
+"""Formats, and what they multiply a number by."""
+
+
+def _filled(seeds: System, section: str, template: str) -> str:
+    """A text about a section of the summaries: `{NAME:FORMAT}` stands for its number of that name."""
+
+    def number_of(found: re.Match[str]) -> str:
+        text, times = _FORMATS[found[2]]
+        return told(seeds, text, section, found[1], times=times)
+
+    return re.sub(r"\{(\w+):(\w+)\}", number_of, template)
 
 
 def _swaps(seeds: System) -> str:
     if not _mean(seeds, "engine", "preemptions_swap"):
         return ""
-    times, out, back = (
-        _told(seeds, count, "engine", name)
-        for name in ("preemptions_swap", "swapped_out_blocks", "swapped_in_blocks")
-    )
-    return f"{times} {'time' if times == '1' else 'times'}; {out} blocks to the host, {back} back"
+    times = told(seeds, count, "engine", "preemptions_swap")
+    moved = "{swapped_out_blocks:count} blocks to the host, {swapped_in_blocks:count} back"
+    return f"{times} {'time' if times == '1' else 'times'}; {_filled(seeds, 'engine', moved)}"
 
 
 def _tier(seeds: System) -> str:
     """Hits and transfers of the tier below GPU memory, and how long requests waited for it."""
     if not all(summary.get("tier") for summary in seeds):
         return ""
-
-    def told(text: Shown, name: str) -> str:
-        return _told(seeds, text, "tier", name)
-
     links = "".join(f", {each}" for each in links_in_words(seeds))
-    return (
-        f"{told(count, 'hit_tokens')} tokens were loaded from the host's {told(_gib, 'capacity_bytes')} GiB, "
-        f"{told(_share, 'hit_share')} of the prompts, which saved "
-        f"{told(seconds, 'saved_prefill_s')} of prefill; {told(_gib, 'loaded_bytes')} GiB loaded, "
-        f"{told(_gib, 'stored_bytes')} GiB stored, the link {told(_share, 'load_busy_share')} and "
-        f"{told(_share, 'store_busy_share')} busy{links}; {told(count, 'requests_waited')} requests waited "
-        f"{told(seconds, 'mean_wait_s')} each"
-        + (
-            f"; {told(count, 'promoted_tokens')} tokens had moved up to the host from tiers below it"
-            if any("promoted_tokens" in summary["tier"] for summary in seeds)
-            else ""
-        )
+    said = (
+        "{hit_tokens:count} tokens were loaded from the host's {capacity_bytes:GiB} GiB, {hit_share:share} "
+        "of the prompts, which saved {saved_prefill_s:seconds} of prefill; {loaded_bytes:GiB} GiB loaded, "
+        "{stored_bytes:GiB} GiB stored, the link {load_busy_share:share} and {store_busy_share:share} busy"
+        f"{links}; {{requests_waited:count}} requests waited {{mean_wait_s:seconds}} each"
     )
+    if any("promoted_tokens" in summary["tier"] for summary in seeds):
+        said += "; {promoted_tokens:count} tokens had moved up to the host from tiers below it"
+    return _filled(seeds, "tier", said)
 
 
 def _drafts(seeds: System) -> str:
     if not _mean(seeds, "speculation", "draft_tokens"):
         return ""
-    drafted, accepted, wasted = (
-        _told(seeds, count, "speculation", name)
-        for name in ("draft_tokens", "accepted_tokens", "wasted_tokens")
+    said = (
+        "{accepted_tokens:count} of {draft_tokens:count} accepted, {acceptance_length:figures} tokens per "
+        "step and sequence; {wasted_tokens:count} computed for nothing"
     )
-    length = _told(seeds, figures, "speculation", "acceptance_length")
-    speed = f"{accepted} of {drafted} accepted, {length} tokens per step and sequence"
-    return f"{speed}; {wasted} computed for nothing"
+    return _filled(seeds, "speculation", said)
 
 
 def _upkeep(seeds: System) -> str:
@@ -364,64 +342,45 @@ def _upkeep(seeds: System) -> str:
     done = [summary.get("upkeep") or {} for summary in seeds]
     if not any(value for each in done for value in each.values()):
         return ""
-    maps, unmaps, beside = (
-        with_spread(text, interval([number(each.get(name)) for each in done]))
-        for name, text in (("maps", count), ("unmaps", count), ("beside_steps_s", seconds))
-    )
-    waited = [_waited_s(each) for each in done]
-    return (
-        f"{maps} maps, {unmaps} unmaps; steps waited {with_spread(seconds, interval(waited))}, "
-        f"{beside} went on beside them"
-    )
+    waited_s = [
+        sum(number(each.get(name)) or 0.0 for name in ("steps_waited_s", "beyond_steps_s")) for each in done
+    ]
+    waited = with_spread(seconds, interval(waited_s))
+    said = f"{{maps:count}} maps, {{unmaps:count}} unmaps; steps waited {waited}, "
+    return _filled(seeds, "upkeep", said + "{beside_steps_s:seconds} went on beside them")
 
 
 def _hand_over(seeds: System) -> str:
     """Prompts handed over from prefill to decode servers, and how long they were held."""
     if not seeds[0].get("hand_over"):
         return ""
-    told = partial(_told, seeds)
-
-    return (
-        f"{told(count, 'hand_over', 'requests')} prompts, {told(_gib, 'hand_over', 'read_bytes')} GiB, "
-        f"read in {told(seconds, 'hand_over', 'mean_transfer_s')} each; held for "
-        f"{told(seconds, 'hand_over', 'mean_held_s')}, at most "
-        f"{told(_share, 'hand_over', 'peak_held_share')} of a prefill replica"
+    said = (
+        "{requests:count} prompts, {read_bytes:GiB} GiB, read in {mean_transfer_s:seconds} each; held for "
+        "{mean_held_s:seconds}, at most {peak_held_share:share} of a prefill replica"
     )
+    return _filled(seeds, "hand_over", said)
 
 
 def _migration(seeds: System) -> str:
     """How many running requests migrated, and how long each paused."""
     if not seeds[0].get("migration"):
         return ""
-    told = partial(_told, seeds)
-    text = (
-        f"{told(count, 'migration', 'requests')} requests, {told(count, 'migration', 'migrations')} times, "
-        f"{told(_gib, 'migration', 'copied_bytes')} GiB"
-    )
-    if not seeds[0]["migration"]["migrations"]:
-        return text
-    return (
-        f"{text}; copied in {told(seconds, 'migration', 'mean_copy_s')} each, of which "
-        f"{told(seconds, 'migration', 'mean_downtime_s')} they stood still"
-    )
+    said = "{requests:count} requests, {migrations:count} times, {copied_bytes:GiB} GiB"
+    if seeds[0]["migration"]["migrations"]:
+        said += "; copied in {mean_copy_s:seconds} each, of which {mean_downtime_s:seconds} they stood still"
+    return _filled(seeds, "migration", said)
 
 
 def _faults(seeds: System) -> str:
     if not seeds[0].get("faults"):
         return ""
-    told = partial(_told, seeds)
-    deaths = _mean(seeds, "faults", "deaths")
-    return (
-        f"{told(count, 'faults', 'deaths')} {'replica died' if deaths == 1 else 'deaths of replicas'}: "
-        f"{told(count, 'faults', 'resent_requests')} requests were sent again, "
-        f"{told(count, 'faults', 'wasted_output_tokens')} output tokens were wasted, "
-        f"the KV of {told(count, 'faults', 'lost_kv_tokens')} tokens was lost, "
-        f"{told(seconds, 'faults', 'down_s')} down"
+    died = "replica died" if _mean(seeds, "faults", "deaths") == 1 else "deaths of replicas"
+    said = (
+        f"{{deaths:count}} {died}: {{resent_requests:count}} requests were sent again, "
+        "{wasted_output_tokens:count} output tokens were wasted, the KV of {lost_kv_tokens:count} tokens was "
+        "lost, {down_s:seconds} down"
     )
-
-
-def _waited_s(done: Mapping[str, object]) -> float:
-    return (number(done.get("steps_waited_s")) or 0.0) + (number(done.get("beyond_steps_s")) or 0.0)
+    return _filled(seeds, "faults", said)
 
 
 def _memory_stats(seeds: System) -> str:
@@ -432,32 +391,27 @@ def _memory_stats(seeds: System) -> str:
     for name in ("allocated", "reserved", "inactive_split"):
         gib = [(number(summary["memory_stats"].get(f"{name}_peak_bytes")) or 0.0) / GIB for summary in seeds]
         peaks.append(f"{name.replace('_', ' ')} {with_spread('{:.2f} GiB'.format, interval(gib))}")
-    return f"at most {', '.join(peaks)}; {_told(seeds, count, 'memory_stats', 'alloc_retries')} retries"
+    return f"at most {', '.join(peaks)}; {told(seeds, count, 'memory_stats', 'alloc_retries')} retries"
 
 
 def _service(seeds: System) -> str:
     """The longest wait, attainment of the requests' own goals, and fairness between clients, if known."""
     if not all(summary.get("service") for summary in seeds):
         return ""
-    told = [f"longest wait {_told(seeds, seconds, 'service', 'longest_wait_s')}"]
+    said = [f"longest wait {told(seeds, seconds, 'service', 'longest_wait_s')}"]
     if seeds[0]["service"].get("attained_share") is not None:
-        told.append(f"{_told(seeds, '{:.0%}'.format, 'service', 'attained_share')} within their own goals")
+        said.append(f"{told(seeds, '{:.0%}'.format, 'service', 'attained_share')} within their own goals")
     if "clients" in seeds[0]["service"]:
-        apart = _told(seeds, count, "service", "largest_difference")
-        told.append(f"clients that waited were up to {apart} weighted tokens apart")
-    return ", ".join(told)
+        apart = told(seeds, count, "service", "largest_difference")
+        said.append(f"clients that waited were up to {apart} weighted tokens apart")
+    return ", ".join(said)
 
 
 def _notes(summaries: Sequence[Summary]) -> list[Text]:
     """Notes on how far to trust the numbers, each once; prefixed with names if they apply to some runs."""
-    labels: dict[str, dict[str, None]] = {}
-    for summary in summaries:
-        grows = [LATENCIES_GROW] if is_overloaded(summary) else []
-        for note in [*grows, *map(str, summary.get("notes", []))]:
-            labels.setdefault(note, {})[str(summary["label"])] = None
-    everybody = {str(summary["label"]) for summary in summaries}
-    said = (
-        note if names.keys() == everybody else f"{', '.join(names)}: {note}" for note, names in labels.items()
+    said = noted(
+        (str(each["label"]), [*[LATENCIES_GROW] * is_overloaded(each), *each.get("notes", [])])
+        for each in summaries
     )
     return [Text(f"note: {note}", style="yellow") for note in said]
 

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import FittingTable, facts_table
 from kvsim.reports.palette import count, figures
 
 if TYPE_CHECKING:
@@ -60,16 +58,12 @@ def _origin(each: Facts) -> tuple[str, ...]:
 
 def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequence[float]) -> Group:
     """One trace: its requests' lengths, arrivals and shared prefixes."""
-    lengths = table_of_numbers(
-        ("tokens", "mean", "min", *(f"p{100 * each:.0f}" for each in quantiles), "max")
-    )
-    for label, key in (("prompt", "prompt_tokens"), ("output", "output_tokens")):
-        spread = found[key]
-        values = (spread["mean"], spread["least"], *spread["quantiles"], spread["most"])
-        lengths.add_row(label, figures(values[0]), *map(count, values[1:]))
-    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
+    heads = ("tokens", "mean", "min", *(f"p{100 * each:.0f}" for each in quantiles), "max")
+    rows = []
+    for label in ("prompt", "output"):
+        spread = found[f"{label}_tokens"]
+        values = map(count, (spread["least"], *spread["quantiles"], spread["most"]))
+        rows.append((label, figures(spread["mean"]), *values))
     arrivals = "the trace has none"
     if found["requests_per_s"] is not None:
         arrivals = f"{_span(found['span_s'])}, {figures(found['requests_per_s'])} requests/s"
@@ -80,16 +74,16 @@ def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequenc
         shared = f"{100 * found['shared']:.1f} % of prompt tokens also begin an earlier request"
         if found["shared_rows"] < found["rows"]:
             shared += f" (first {count(found['shared_rows'])} rows)"
-    for label, value in (
+    facts = (
         ("rows", count(found["rows"])),
         ("arrivals", arrivals),
         ("burstiness", f"{figures(found['burstiness'])} (CV of gaps; Poisson: 1)"),
         ("shared", shared),
         ("sessions", count(found["sessions"])),
-    ):
-        facts.add_row(Text(label), Text(value))
+    )
     head = Text(name, style="bold")
-    return Group(head, *(Text(note) for note in notes), Text(""), lengths, Text(""), facts)
+    lengths = FittingTable.of(heads, rows)
+    return Group(head, *(Text(note) for note in notes), "", lengths, "", facts_table(facts))
 
 
 def draw(
@@ -131,12 +125,3 @@ def _span(span_s: float | None) -> str:
         return "-"
     scale, unit = _unit(span_s)
     return f"{figures(span_s / scale)} {unit}"
-
-
-def table_of_numbers(columns: Sequence[str]) -> Table:
-    """A table whose first column does not wrap; numbers are right-aligned."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column(columns[0], no_wrap=True, style="bold")
-    for name in columns[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

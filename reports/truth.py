@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import ruled_table
 from kvsim.sim.bench.assumed import ASSUMED
 from kvsim.sim.cost.clock import precision_of
 from kvsim.sim.cost.trust import Trust, read_errors
@@ -58,17 +58,11 @@ class Validation:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def validate(
-    points: Iterable[Point],
-    runs: Iterable[Run],
-    cost: str | None = None,
-    done: Callable[[], None] = lambda: None,
-) -> Validation:
-    """Simulate them all; `done` is called after each."""
+def validate(points: Iterable[Point], runs: Iterable[Run], cost: str | None = None) -> Validation:
+    """Simulate them all."""
     found = Validation()
     for run in runs:
         found.runs.append((run, *compare_run(run)))
-        done()
     for point in points:
         reason = not_simulated(point)
         try:
@@ -81,7 +75,6 @@ def validate(
             reason = str(error).partition(";")[0]
         if reason:
             found.left_out.setdefault(reason, []).append(point.name)
-        done()
     return found
 
 
@@ -182,7 +175,7 @@ def truth_report(found: Validation) -> RenderableType:
 
 
 def _run_table(compared: Sequence[Compared]) -> Table:
-    table = _table(("",), "measured", "simulated", "off")
+    table = ruled_table("", "measured", "simulated", "off", padding=(0, 1, 0, 0))
     for each in compared:
         unit, scale = (" tokens/s", 1.0) if each.what == "throughput" else (" ms", 1e3)
         values = [f"{scale * value:,.1f}{unit}" for value in (each.measured, each.simulated)]
@@ -192,7 +185,7 @@ def _run_table(compared: Sequence[Compared]) -> Table:
 
 def _points_table(name: str, grouped: Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]) -> Table:
     """A row per group; if its key has several words, the first is a heading."""
-    table, heading = _table((name,), "points", *WHATS), ""
+    table, heading = ruled_table(name, "points", *WHATS, padding=(0, 1, 0, 0)), ""
     for (first, *rest), compared in grouped.items():
         if rest and first != heading:
             table.add_row(Text(first, style="bold"))
@@ -206,12 +199,3 @@ def _percents(size: float, bias: float) -> str:
     """A median absolute error and a median error, five characters each."""
     signed = ((size, ""), (bias, "+"))
     return " ".join(f"{each:{sign}.{0 if abs(each) >= 100 else 1}f}".rjust(5) for each, sign in signed)
-
-
-def _table(words: Sequence[str], *numbers: str) -> Table:
-    table = FittingTable((0, 1, 0, 0))
-    for name in words:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

@@ -12,10 +12,8 @@ The example is the same for all: three sequences arrive, one leaves, a fourth ar
     A, B, C come   AAAAAAAAAAaaBBBBBBbbCCCCCCCCCccc........
 """
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from textwrap import wrap
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -24,7 +22,8 @@ from rich.text import Text
 from kvsim.allocators import ALLOCATORS, FAMILIES
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Options
-from kvsim.reports.listing import own_options
+from kvsim.reports.listing import card_of, own_options
+from kvsim.reports.pages import rewrite, with_blocks, with_table
 from kvsim.sim.deployment.registry import allocator_class
 
 OLD = ("contiguous", "dynamic", "buddy", "paged", "radix")
@@ -75,13 +74,10 @@ class FamilyTree:
 def card(name: str) -> str:
     """A description of one allocator, and its memory in the example."""
     found = allocator_class(name)
-    rows = (
-        ("family", f"{found.family}: {FAMILIES[found.family]}" if found.family else ""),
-        *(("idea", found.idea), ("wastes", found.wastes), ("used by", found.used_by)),
-        ("source", found.source),
-    )
-    facts = [f"{what:9}{text}" for what, text in rows if text]
-    return "\n".join([name, *facts, *own_options(found.declares), "", *drawn(found)])
+    family = f"{found.family}: {FAMILIES[found.family]}" if found.family else ""
+    facts = {"family": family, "idea": found.idea, "wastes": found.wastes, "used by": found.used_by}
+    facts["source"] = found.source
+    return card_of(name, facts, *own_options(found.declares), "", *drawn(found))
 
 
 def drawn(allocator: type[Allocator]) -> list[str]:
@@ -146,19 +142,11 @@ def with_pictures(text: str) -> str:
 
     A line `<!-- arena: NAME -->` precedes a text block, `<!-- allocators -->` a table.
     """
-    parts = text.split("<!-- arena: ")
-    for index, part in enumerate(parts[1:], 1):
-        name, _, rest = part.partition(" -->")
-        behind = rest.partition("```text\n")[2].partition("```")[2]
-        picture = "\n".join(drawn(allocator_class(name)))
-        parts[index] = f"{name} -->\n```text\n{picture}\n```{behind}"
-    text = "<!-- arena: ".join(parts)
-    before, mark, rest = text.partition("<!-- allocators -->\n")
-    behind = rest.partition("\n\n")[2] if mark else ""
-    return f"{before}{mark}{_table()}\n\n{behind}" if mark else text
+    drawn_too = with_blocks(text, "arena", lambda name: drawn(allocator_class(name)))
+    return with_table(drawn_too, "allocators", _table())
 
 
-def _table() -> str:
+def _table() -> list[str]:
     rows = ["| allocator | idea | what it wastes | who uses it |", "|---|---|---|---|"]
     for family, names in families().items():
         rows.append(f"| **{family}** | *{FAMILIES[family]}* | | |")
@@ -166,9 +154,8 @@ def _table() -> str:
             found = allocator_class(name)
             page = "allocators.md" if name in OLD else f"zoo/{family}.md"
             rows.append(f"| [`{name}`]({page}#{name}) | {found.idea} | {found.wastes} | {found.used_by} |")
-    return "\n".join(rows)
+    return rows
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(with_pictures(path.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(with_pictures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,17 +61,14 @@ def show_profile(
     """Show a profile: what was measured, how well it fits."""
     from kvsim.reports.calibration.profile import Fit, any_profile
     from kvsim.reports.calibration.tables import report_of
-    from kvsim.reports.figures import styled
     from kvsim.reports.figures.calibration import draw_calibration
-    from kvsim.reports.rundir.writing import write_figures
+    from kvsim.reports.rundir.writing import print_figures
 
     found = any_profile(profile)
     show(report_of(found))
     if no_plots or not isinstance(found, Fit) or found.file.elsewhere:
         return
-    style = styled(pictures)
-    for path in write_figures(out or Path(), lambda part: draw_calibration(found, part, style), force):
-        print(path)
+    print_figures(out or Path(), partial(draw_calibration, found), pictures, force)
 
 
 @calibrate_app.command("log", cls=Plain)

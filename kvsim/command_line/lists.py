@@ -98,12 +98,11 @@ def schedulers(name: OneOf = None) -> None:
     from kvsim.reports.listing import releases
     from kvsim.reports.schedulers import IDEAS, FamilyTree, policy_card, scheduler_card
     from kvsim.sim.policies import POLICIES
-    from kvsim.sim.schedulers import SCHEDULERS
 
     if name is not None:
         print(policy_card(name) if name in POLICIES or name in IDEAS else scheduler_card(name))
         return
-    show(FamilyTree(), f"One of them: sim schedulers NAME. Releases: {', '.join(releases(SCHEDULERS))}")
+    show(FamilyTree(), f"One of them: sim schedulers NAME. Releases: {', '.join(releases())}")
 
 
 @lists_app.command(short_help="List the costs of a step, or show one.", cls=Plain)

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +32,14 @@ from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.fit.log import read_log
 from kvsim.sim.fit.running import read_running
 from kvsim.sim.option import checked
-from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import release_defaults
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from kvsim.reports.figures.style import Style
 
 
 @dataclass(frozen=True)
@@ -313,18 +315,16 @@ def replayed(result: Path, server: Scenario, asked: ReplayOptions) -> None:
             )
         )  # fmt: skip
     if asked.out is not None:
-        from kvsim.reports.rundir.writing import write_figures
+        from kvsim.reports.rundir.writing import print_figures
 
-        for path in write_figures(asked.out, lambda part: _write(found, part, asked), asked.force):
-            print(path)
+        print_figures(asked.out, partial(_write, found), asked, asked.force)
 
 
-def _write(found: Replay, part: Path, pictures: Pictures) -> None:
+def _write(found: Replay, part: Path, style: "Style") -> None:
     from kvsim.reports.figures.replay import draw_replay
-    from kvsim.reports.figures.style import styled
     from kvsim.reports.replays import Replayed
 
     replayed = Replayed.of(found.run, found.found)
     replayed.write(part, found.as_json())
     if replayed.latencies:
-        draw_replay(replayed, part, styled(pictures))
+        draw_replay(replayed, part, style)

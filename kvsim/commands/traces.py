@@ -7,10 +7,10 @@ from pathlib import Path
 
 from kvsim.commands.run import opened
 from kvsim.reports.listing import show
-from kvsim.reports.miss_ratio import Misses, miss_ratio_table, write_miss_ratio
+from kvsim.reports.miss_ratio import Misses, miss_ratio_table, write_numbers
 from kvsim.reports.processes import unordered
 from kvsim.reports.progress import progress
-from kvsim.reports.rundir.writing import write_figures
+from kvsim.reports.rundir.writing import print_figures
 from kvsim.reports.traces import draw, show_table
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.eviction import USUAL, evictions_named, hits_by_size
@@ -48,18 +48,18 @@ def trace_shown(
         show(miss_ratio_table(misses))
     if out is None:
         return
-    from kvsim.reports.figures.style import styled
+    from kvsim.reports.figures.miss_ratio import draw_miss_ratio
+    from kvsim.reports.figures.style import Style
 
-    style = styled(pictures)
     tokens = lengths.prompt_tokens, lengths.output_tokens
 
-    def draw_all(part: Path) -> None:
+    def draw_all(part: Path, style: Style) -> None:
         draw(part, lengths.name, tokens, lengths.arrival_s, style)
         if misses is not None:
-            write_miss_ratio(part, lengths.name, misses, style)
+            write_numbers(part, lengths.name, misses)
+            draw_miss_ratio(misses, lengths.name, part, style)
 
-    for path in write_figures(out, draw_all, force):
-        print(path)
+    print_figures(out, draw_all, pictures, force)
 
 
 def missed(

@@ -16,15 +16,12 @@ BY_DATASHEET = "datasheet"
 def elsewhere_report(fit: Fit) -> RenderableType:
     """The whole report; such a profile has no points to draw."""
     content = fit.file.content
-    lines = [
-        f"{fit.file.name}: measured elsewhere, by {content['source']}; not by you, and not by kvsim",
-        f"Licence of the tables: {content['licence']}.",
-        f"Tables of {fit.file.date}. Kernels:",
-        *(f"  {part}: {kernels}" for part, kernels in content["engine"].items()),
-    ]
+    head = f"{fit.file.name}: measured elsewhere, by {content['source']}; not by you, and not by kvsim"
     return Group(
-        Text(lines[0], style="bold"),
-        *(Text(line) for line in lines[1:]),
+        Text(head, style="bold"),
+        Text(f"Licence of the tables: {content['licence']}."),
+        Text(f"Tables of {fit.file.date}. Kernels:"),
+        *(Text(f"  {part}: {kernels}") for part, kernels in content["engine"].items()),
         "",
         _parts_table(content["parts"]),
         "",
@@ -33,11 +30,9 @@ def elsewhere_report(fit: Fit) -> RenderableType:
 
 
 def _parts_table(parts: Mapping[str, Any]) -> RenderableType:
-    columns = ("start", "bytes at", "held out", "median", "mean", "shapes", "median")
     table = FittingTable((0, 1, 0, 0))
     table.add_column("a launch of", overflow="fold", min_width=11)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_numbers("start", "bytes at", "held out", "median", "mean", "shapes", "median")
     for name, part in parts.items():
         form, errors = shown_form(part), part["error"]
         cells = [duration(form["t0_s"]), rate(form["bandwidth_bytes_per_s"], "B/s")]

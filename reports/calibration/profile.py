@@ -101,6 +101,11 @@ class Timed:
     moved: float
 
     @property
+    def spread(self) -> float:
+        """Half the distance from the 10th to the 90th percentile, over the median."""
+        return (self.p90_s - self.p10_s) / 2 / self.median_s
+
+    @property
     def off(self) -> float:
         """Predicted over measured, minus 1."""
         return self.predicted_s / self.median_s - 1

@@ -15,10 +15,11 @@ from rich.text import Text
 from kvsim.reports.calibration.elsewhere import elsewhere_report
 from kvsim.reports.calibration.profile import Analytic, Fit, Fitted, Timed
 from kvsim.reports.calibration.words import batch, duration, layer, percent, rate, size, span
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import FittingTable, facts_table
 from kvsim.reports.palette import count
 from kvsim.sim.cost.lent_parts import part_words, with_lent
 from kvsim.sim.cost.profile_place import called_by
+from kvsim.sim.counted import several
 from kvsim.sim.models.spec import GpuSpec
 
 MOST_ERROR = 0.05
@@ -87,12 +88,7 @@ def _facts(fit: Fit) -> Table:
         rows.append(("clocks", clocks))
     rows.append(("file", f"{fit.file.path}, sha256 {fit.file.sha256[:12]}"))
     rows.append(("used by", f"--gpu {shlex.quote(called_by(fit.file))}"))
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(Text(name), Text(value))
-    return table
+    return facts_table(rows)
 
 
 def _clocks(records: Sequence[Mapping[str, Any]]) -> str:
@@ -182,8 +178,8 @@ def _errors(part: Fitted) -> tuple[str, str, str, str]:
 
 
 def _spread(points: Sequence[Timed]) -> str:
-    """Half the distance from the 10th to the 90th percentile, over the median; the median of all points."""
-    shares = sorted((one.p90_s - one.p10_s) / 2 / one.median_s for one in points)
+    """The median of the spreads of all points."""
+    shares = sorted(one.spread for one in points)
     return percent(shares[len(shares) // 2] if shares else None)
 
 
@@ -216,19 +212,19 @@ def notes(fit: Fit) -> Iterator[str]:
     elif error.mean > MOST_ERROR and not fit.file.faults:
         yield f"Composed steps are off by {percent(error.mean)} on average: more than {percent(MOST_ERROR)}."
     if content["refused"]:
-        first = content["refused"][0]
+        first, points = content["refused"][0], several(len(content["refused"]), "point")
         yield (
-            f"{_many(len(content['refused']), 'point')} failed or cannot be and were left out, the first of "
-            f"{first.get('part', '?')}: {first['reason']}"
+            f"{points} failed or cannot be and were left out, the first of {first.get('part', '?')}: "
+            f"{first['reason']}"
         )
     missing = [f"{part.title} {part.unmeasured}" for part in fit.parts if part.unmeasured]
     if missing:
         yield f"Cells of the grid that were not measured have their neighbour's ratio: {', '.join(missing)}."
-    wide = [one for part in fit.parts for one in part.points if _wide(one)]
+    wide = [one for part in fit.parts for one in part.points if one.spread > LARGE_SPREAD]
     if wide:
         yield (
-            f"{_many(len(wide), 'point')} spread by more than {percent(LARGE_SPREAD)} around the median: was "
-            "the GPU busy with something else?"
+            f"{several(len(wide), 'point')} spread by more than {percent(LARGE_SPREAD)} around the median: "
+            "was the GPU busy with something else?"
         )
     measured = {part.name for part in fit.parts}
     lender = fit.file.lender
@@ -242,30 +238,19 @@ def notes(fit: Fit) -> Iterator[str]:
         yield f"Not measured, as in {lender.name} ({lender.engine}) instead: {said}."
 
 
-def _wide(one: Timed) -> bool:
-    return (one.p90_s - one.p10_s) / 2 > LARGE_SPREAD * one.median_s
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def analytic_report(profile: Mapping[str, Any]) -> RenderableType:
     """An analytic profile: step times from published figures."""
     name = str(profile["name"])
     table = _table("model", "GPUs", "least time of a step")
     for model, facts in profile["models"].items():
         table.add_row(model, count(facts["tensor_parallel_size"]), f"{facts['floor_ms']} ms")
-    return Group(
-        Text(f"{name}: analytic, kvsim measured nothing", style="bold"),
-        "",
-        Text(f"{profile['source']}; {profile['sequence_ms']} ms for each sequence of a step."),
-        "",
+    return _unmeasured(
+        f"{name}: analytic, kvsim measured nothing",
+        f"{profile['source']}; {profile['sequence_ms']} ms for each sequence of a step.",
         table,
+        *(f"- {each}" for each in profile["provenance"]),
         "",
-        *(Text(f"- {each}") for each in profile["provenance"]),
-        "",
-        Text(f"No measurement stands behind it, so there is nothing to draw. Use it: --cost {name}."),
+        f"No measurement stands behind it, so there is nothing to draw. Use it: --cost {name}.",
     )
 
 
@@ -278,25 +263,19 @@ def datasheet_report(gpu: GpuSpec) -> RenderableType:
         ("host link, one direction", gpu.pcie_bytes_per_s, "B/s", 1.0),
     ):
         table.add_row(title, rate(peak, unit), f"{share:.2f}", rate(share * peak, unit))
-    return Group(
-        Text(f"{gpu.name}: analytic, nothing is measured", style="bold"),
-        "",
-        Text(f"{size(gpu.memory_bytes)}; {gpu.source}"),
-        "",
-        table,
-        "",
-        Text(
-            "There is no calibrated profile of it, so there is nothing to draw. On such a GPU: sim calibrate."
-        ),
-    )
+    head, source = f"{gpu.name}: analytic, nothing is measured", f"{size(gpu.memory_bytes)}; {gpu.source}"
+    below = "There is no calibrated profile of it, so there is nothing to draw. On such a GPU: sim calibrate."
+    return _unmeasured(head, source, table, below)
+
+
+def _unmeasured(head: str, source: str, table: Table, *below: str) -> Group:
+    """The report on what kvsim did not measure."""
+    return Group(Text(head, style="bold"), "", Text(source), "", table, "", *map(Text, below))
 
 
 def _table(*columns: str) -> Table:
     """A table whose first column holds words; numbers are right-aligned."""
     table = FittingTable((0, 2, 0, 0))
-    for place, name in enumerate(columns):
-        if place == 0:
-            table.add_column(name, overflow="fold")
-        else:
-            table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(columns[0], overflow="fold")
+    table.add_numbers(*columns[1:])
     return table

@@ -15,7 +15,7 @@ from rich.text import Text
 from kvsim.reports.calibration.profile import PARTS, Fit
 from kvsim.reports.calibration.tables import ceilings_table, errors_table, notes
 from kvsim.reports.calibration.words import size, span
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.palette import count
 
 Values = tuple[float, float] | tuple[str, ...]
@@ -77,23 +77,20 @@ def plan_report(
     held_bytes : int
         GPU memory held by other programs.
     """
-    done, points = sum(part.done for part in parts), sum(part.points for part in parts)
-    table = FittingTable((0, 2, 0, 0))
-    table.add_column("to measure", no_wrap=True)
-    table.add_column("points", justify="right", no_wrap=True)
-    if done:
-        table.add_column("done", justify="right", no_wrap=True)
+    done, points, held_out, left_s = (
+        sum(getattr(part, name) for part in parts) for name in ("done", "points", "held_out", "left_s")
+    )
+    table = ruled_table("to measure", "points", *(["done"] if done else []), padding=(0, 2, 0, 0))
     table.add_column("from ... to")
-    table.add_column("about", justify="right", no_wrap=True)
+    table.add_numbers("about")
     for part in parts:
         had = (count(part.done),) if done else ()
         left = "-" if part.done == part.points else span(part.left_s)
         table.add_row(PARTS.get(part.part, part.part), count(part.points), *had, _sizes(part), left)
     table.add_section()
     had = (count(done),) if done else ()
-    held_out = sum(part.held_out for part in parts)
     said = f"{count(held_out)} of them to check the fit"
-    table.add_row("total", count(points), *had, said, span(sum(part.left_s for part in parts)), style="bold")
+    table.add_row("total", count(points), *had, said, span(left_s), style="bold")
     lines: list[RenderableType] = [Text(_device(device), style="bold")]
     if done:
         lines.append(Text(f"continues: {done:,} of {points:,} points are there from {since}"))

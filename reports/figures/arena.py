@@ -151,24 +151,15 @@ def _row_slots(parts: Sequence[_Part], width_in: float) -> int:
 def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
     colour, edge = colours_of(["0"]), hatch_colour(style)
     dot: Any = {"marker": "o", "markeredgecolor": "white", "markersize": 3 * style.line, "linestyle": ""}
-    marks: list[Any] = [
-        Patch(facecolor=colour[0], label="tokens, coloured by request"),
-        Patch(
-            facecolor=pale(style, colour)[0],
-            hatch=EMPTY_HATCH,
-            edgecolor=edge,
-            lw=0,
-            label="allocated, empty",
-        ),
-    ]
+    empty: Any = {"facecolor": pale(style, colour)[0], "hatch": EMPTY_HATCH, "edgecolor": edge, "lw": 0}
+    marks: list[Any] = [Patch(facecolor=colour[0], label="tokens, coloured by request")]
+    marks.append(Patch(label="allocated, empty", **empty))
     if any(" " in arena.owners[code] for arena in arenas for code in np.unique(arena.owner).tolist()):
         marks.append(Line2D([], [], color="black", label="shared", **dot))
     kinds = {"held": "computed, waits to be read", "cached": "cached prefix", "idle": "idle"}
     for kind, label in kinds.items():
         if any(getattr(arena, kind).any() for arena in arenas):
-            kind_look = style.kinds[kind]
-            look: Any = {"facecolor": kind_look.colour, "hatch": kind_look.hatch, "edgecolor": edge, "lw": 0}
-            marks.append(Patch(label=label, **look))
+            marks.append(Patch(label=label, lw=0, **{**style.filled(kind), "edgecolor": edge}))
     free = Rectangle((0, 0), 1, 1, facecolor=style.paper, edgecolor=style.muted, lw=0.5, label="free")
     return [*marks, free]
 

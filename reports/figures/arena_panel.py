@@ -15,8 +15,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patheffects import withStroke
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
-from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.style import Style
 from kvsim.reports.memory_map import Arena, Int64, owners_of
 
@@ -29,7 +29,7 @@ EMPTY_HATCH = "//////"
 _TOP, _BOTTOM = 0.06, 0.94  # share of a row's height
 
 
-def colours_of(owners: Sequence[str], replicas: int = 1) -> FloatArray:
+def colours_of(owners: Sequence[str], replicas: int = 1) -> Floats:
     """Colours by the number of the first request only: the same at every instant and in every run.
 
     Neighbours differ, and so do requests that are `replicas` apart: those of one replica, by turns.
@@ -39,7 +39,7 @@ def colours_of(owners: Sequence[str], replicas: int = 1) -> FloatArray:
     return np.array([to_rgb(OWNERS[place % len(OWNERS)]) for place in places]).reshape(-1, 3)
 
 
-def pale(style: Style, colours: FloatArray) -> FloatArray:
+def pale(style: Style, colours: Floats) -> Floats:
     """The colours mixed with the background."""
     return 0.4 * colours + 0.6 * np.array(to_rgb(style.paper))
 
@@ -71,8 +71,6 @@ class Panel:
         frame: Any = {"edgecolors": style.grid, "linewidths": 0.5 * style.line * min(1, 32 / max(rows, 1))}
         self._collect(whole, facecolors=style.paper, **frame)
         for kind, there in (("cached", arena.cached), ("idle", arena.idle)):
-            if kind == "idle" and not there.any():
-                continue
             one, hatch = np.array([to_rgb(style.kinds[kind].colour)]), style.kinds[kind].hatch
             self._fill(arena.start[there], arena.size[there], one.repeat(int(there.sum()), axis=0), hatch)
         colours = colours_of(arena.owners, self.replicas)[arena.owner]
@@ -105,7 +103,7 @@ class Panel:
         places = range(0, ceil(self.slots / self.row_slots), step)
         axes.set_yticks([row + 0.5 for row in places], [f"{row * self.row_slots:,}" for row in places])
 
-    def _folded(self, start: Int64, size: Int64) -> tuple[FloatArray, Int64]:
+    def _folded(self, start: Int64, size: Int64) -> tuple[Floats, Int64]:
         """The rectangles of ranges split at row ends, and the index of each one's range."""
         first, last = start // self.row_slots, (start + size - 1) // self.row_slots
         parts = last - first + 1
@@ -117,12 +115,12 @@ class Panel:
         corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
         return np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1).astype(np.float64), which
 
-    def _fill(self, start: Int64, size: Int64, colours: FloatArray, hatch: str | None) -> None:
+    def _fill(self, start: Int64, size: Int64, colours: Floats, hatch: str | None) -> None:
         corners, which = self._folded(start, size)
         edge = hatch_colour(self.style) if hatch else self.style.paper
         self._collect(corners, facecolors=colours[which], edgecolors=[edge], hatch=hatch, linewidths=0)
 
-    def _collect(self, corners: FloatArray, **how: Any) -> None:  # noqa: ANN401 - matplotlib's
+    def _collect(self, corners: Floats, **how: Any) -> None:  # noqa: ANN401 - matplotlib's
         if len(corners):
             self.axes.add_collection(PolyCollection(corners, **how), autolim=False)
 

@@ -23,6 +23,7 @@ from kvsim.reports.calibration.words import layer, percent
 from kvsim.reports.figures.scales import in_bytes, in_time, log_scale, make_room, plain
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Look, Style
+from kvsim.reports.grouping import by_key
 
 Line = tuple[str, Sequence[Timed]]
 """What distinguishes a line from others in its panel, and its points."""
@@ -152,14 +153,8 @@ def _part(  # noqa: PLR0917 - all but the first are bound
     every = [one for _, points in lines for one in points]
     x = [one.place[along] for one in every]
     y = [value for one in every for value in (one.p10_s, one.p90_s, one.form_s)]
-    log_scale(
-        axes,
-        "x",
-        style,
-        (min(x), max(x)),
-        in_bytes if along == "bytes" else plain,
-        2 if along == "bytes" else 10,
-    )
+    words, base = (in_bytes, 2) if along == "bytes" else (plain, 10)
+    log_scale(axes, "x", style, (min(x), max(x)), words, base)
     log_scale(axes, "y", style, (min(y), max(y)), in_time)
     axes.set_xlabel(AXES.get(along, along), fontsize=style.small_pt, labelpad=1)
     if len(lines) > 1:
@@ -170,12 +165,18 @@ def _part(  # noqa: PLR0917 - all but the first are bound
 
 def _dots(axes: Axes, style: Style, look: Look, x: Sequence[float], points: Sequence[Timed]) -> None:
     """Medians, with bars from the 10th to the 90th percentile."""
-    below = [max(one.median_s - one.p10_s, 0.0) for one in points]
-    above = [max(one.p90_s - one.median_s, 0.0) for one in points]
-    axes.errorbar(
-        x, [one.median_s for one in points], [below, above], fmt=look.marker, color=look.colour,
-        markersize=2.1 * style.line, markeredgewidth=0, elinewidth=0.8 * style.line, linestyle="none",
-    )  # fmt: skip
+    middle, low, high = ([getattr(one, name) for one in points] for name in ("median_s", "p10_s", "p90_s"))
+    _with_bars(axes, look, (x, middle, low, high), markersize=2.1 * style.line, elinewidth=0.8 * style.line)
+
+
+def _with_bars(axes: Axes, look: Look, points: Sequence[Sequence[float]], **how: float) -> None:
+    """Dots at (x, y), with bars from the lower to the upper values."""
+    x, middle, low, high = points
+    bars = [
+        [max(y - end, 0.0) for y, end in zip(middle, low, strict=True)],
+        [max(end - y, 0.0) for y, end in zip(middle, high, strict=True)],
+    ]
+    axes.errorbar(x, middle, bars, fmt=look.marker, color=look.colour, markeredgewidth=0, **how)
 
 
 def _names(axes: Axes, style: Style, names: Sequence[str], title: str) -> None:
@@ -227,23 +228,15 @@ def _held_out(axes: Axes, style: Style, fit: Fit) -> None:
 def _composed(axes: Axes, style: Style, fit: Fit) -> None:
     """Predicted over measured for whole layers, over their time."""
     axes.set_title("composed steps: predicted / measured", fontsize=style.type_pt)
-    groups: dict[str, list[Timed]] = {}
-    for one in fit.composed:
-        groups.setdefault("output matrix" if "rows" in one.x else layer(one.x) or "steps", []).append(one)
+    groups = by_key(fit.composed, lambda one: "output matrix" if "rows" in one.x else layer(one.x) or "steps")
     axes.axhspan(1 - BAND, 1 + BAND, color=style.grid, linewidth=0, zorder=0)
     axes.axhline(1, color=style.muted, linewidth=0.5 * style.line, zorder=1)
     for place, points in enumerate(groups.values()):
-        look = style.other(place)
         x = [one.median_s for one in points]
-        y = [one.predicted_s / one.median_s for one in points]
-        bars = [
-            [one.predicted_s / one.median_s - one.predicted_s / one.p90_s for one in points],
-            [one.predicted_s / one.p10_s - one.predicted_s / one.median_s for one in points],
-        ]
-        axes.errorbar(
-            x, y, [[max(each, 0.0) for each in row] for row in bars], fmt=look.marker, color=look.colour,
-            markersize=3.2 * style.line, markeredgewidth=0, elinewidth=0.7 * style.line,
-        )  # fmt: skip
+        times_s = ("median_s", "p90_s", "p10_s")
+        y, low, high = ([one.predicted_s / getattr(one, name) for one in points] for name in times_s)
+        size = {"markersize": 3.2 * style.line, "elinewidth": 0.7 * style.line}
+        _with_bars(axes, style.other(place), (x, y, low, high), **size)
     worst = _limit(fit.composed)
     axes.set_ylim(1 - worst, 1 + worst)
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))

@@ -37,9 +37,9 @@ def _over_time(system: System, choices: Choices) -> Figure:
     names = names_of(table)
     clients, counts = np.unique(names, return_counts=True)
     shown = [str(clients[place]) for place in np.argsort(-counts, kind="stable")[:MOST_CLIENTS]]
-    done = ~np.isnan(np.asarray(table["finish_s"], dtype=np.float64))
-    end = float(np.nanmax(np.asarray(table["finish_s"], dtype=np.float64), initial=0.0))
-    instants = np.linspace(0.0, end, INSTANTS)
+    finish_s = np.asarray(table["finish_s"], dtype=np.float64)
+    end = float(np.nanmax(finish_s, initial=0.0))
+    instants, done = np.linspace(0.0, end, INSTANTS), ~np.isnan(finish_s)
     curves = [served_by(table, done & (names == client), instants) / 1000 for client in sorted(shown)]
     figure = new_sheet(style, 3.4, f"{system.name}: {_said(system, len(clients))}")
     axes = figure.subplots()
@@ -93,7 +93,7 @@ def _fairest(known: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
 
 def _names(systems: Sequence[System]) -> list[str]:
     """The policies if they distinguish the systems, else the system names."""
-    policies = [str(s.first.config["scenario"]["engine"]["policy"]).rpartition(":")[2] for s in systems]
+    policies = [str(system.first.engine["policy"]).rpartition(":")[2] for system in systems]
     return policies if len(set(policies)) == len(policies) else [system.name for system in systems]
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet
@@ -16,10 +16,10 @@ from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System
 from kvsim.reports.palette import figures, seconds
 from kvsim.reports.rundir.run import Run
-
-Floats = npt.NDArray[np.float64]
+from kvsim.reports.slices import middles, step_means
 
 _SLICES = 240
+Stages = Sequence[tuple[str, str, str]]
 _HELD = (
     ("prompt_computed_s", "link_begin_s", "wait to be read"),
     ("link_begin_s", "read_end_s", "link"),
@@ -75,7 +75,7 @@ def _held(axes: Axes, style: Style, run: Run) -> None:
     stages = np.array([_mean_sum(edges, table[begin], table[end], tokens) for begin, end, *_ in _HELD])
     held = 100 * _mean_held(run, edges) / _prefill_tokens(run)
     layers = list(held * stages / np.maximum(stages.sum(axis=0), 1e-9))
-    _stack(axes, style, (edges[1:] + edges[:-1]) / 2, layers, _HELD)
+    _stack(axes, style, middles(edges), layers, _HELD)
     axes.set(xlim=(0, until_s), ylabel="KV memory")
     axes.yaxis.set_major_formatter(pieces.percent_of(100))
 
@@ -93,24 +93,17 @@ def _first(axes: Axes, style: Style, run: Run) -> None:
         np.bincount(which, weights=table[end] - table[begin], minlength=slices) / counts
         for begin, end, *_ in stages
     ]
-    _stack(axes, style, (edges[1:] + edges[:-1]) / 2, layers, stages)
+    _stack(axes, style, middles(edges), layers, stages)
     axes.set(xlim=(0, until_s), ylabel="seconds")
 
 
-def _stack(
-    axes: Axes,
-    style: Style,
-    at_s: Floats,
-    layers: Sequence[Floats],
-    stages: Sequence[tuple[str, str, str]],
-) -> None:
+def _stack(axes: Axes, style: Style, at_s: Floats, layers: Sequence[Floats], stages: Stages) -> None:
     colours = [style.role(role).colour for *_, role in stages]
     axes.stackplot(at_s, *layers, colors=colours, linewidth=0)
     axes.set_ylim(0)
     axes.grid(axis="y")
     handles = [Patch(color=colour, label=each) for colour, (_, _, each) in zip(colours, stages, strict=True)]
-    how: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
-    axes.legend(handles=handles[::-1], fontsize=style.small_pt, **how)
+    pieces.legend_beside(axes, style, handles)
 
 
 def _mean_sum(edges: Floats, begin_s: Floats, end_s: Floats, weights: Floats) -> Floats:
@@ -120,9 +113,7 @@ def _mean_sum(edges: Floats, begin_s: Floats, end_s: Floats, weights: Floats) ->
     times = np.concatenate([begin_s, end_s])
     order = np.argsort(times, kind="stable")
     level = np.cumsum(np.concatenate([weights, -weights])[order])
-    area = np.concatenate([[0.0], np.cumsum(np.diff(times[order]) * level[:-1])])
-    found: Floats = np.diff(np.interp(edges, times[order], area)) / np.diff(edges)
-    return found
+    return step_means(times[order], level, edges)
 
 
 def _mean_held(run: Run, edges: Floats) -> Floats:

@@ -5,7 +5,6 @@ Runs whose config.json differs only in the seed are one point: their mean, with 
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,6 +12,7 @@ from math import isfinite
 from typing import Any
 
 from kvsim.reports.alike import seed_of
+from kvsim.reports.grouping import by_key
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval, interval
 
@@ -37,12 +37,9 @@ class Curve:
 def curves(runs: Sequence[Run], key: str) -> list[Curve]:
     """The runs that have the setting, grouped by all other differences; in the order of the runs."""
     having = [(run, x) for run in runs if (x := setting(run, key)) is not None]
-    labels: dict[str, list[tuple[Run, float]]] = defaultdict(list)
-    for run, x in having:
-        labels[str(run.summary["label"])].append((run, x))
     found: dict[str, dict[float, dict[str, Run]]] = {}
     short: dict[str, str] = {}
-    for label, members in labels.items():
+    for label, members in by_key(having, lambda each: str(each[0].summary["label"])).items():
         apart = _apart(members, key)
         for run, x in members:
             name = _named(label, run, apart)
@@ -77,11 +74,8 @@ def _apart(members: Sequence[tuple[Run, float]], key: str) -> list[str]:
     along = _PORTION if key in _LOADS else ()
     every = [run for run, _ in members]
     names = {name: None for name in _differing(every) if name != key and name not in along}
-    at_one_value: dict[float, list[Run]] = defaultdict(list)
-    for run, x in members:
-        at_one_value[x].append(run)
-    for alike in at_one_value.values():
-        names |= dict.fromkeys(_differing(alike))
+    for alike in by_key(members, lambda each: each[1]).values():
+        names |= dict.fromkeys(_differing([run for run, _ in alike]))
     return list(names)
 
 

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvsim.reports import palette
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
-from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System, short, under_loads
@@ -45,7 +45,7 @@ def latency(systems: Sequence[System], choices: Choices) -> Figure:
         if below:
             axes.set_title(title, fontweight="normal" if style.narrow else "bold")
         else:
-            _legend_above(axes, style, title, looks, systems, columns)
+            _legend_above(axes, style, title, list(zip(systems, looks, columns, strict=True)))
         _axis(axes, style, np.concatenate([values for each in columns for values in each]), what)
         low, high = axes.get_xlim()
         for limit in limits_of(runs, column):
@@ -60,7 +60,7 @@ def latency(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _distribution(
-    axes: Axes, style: Style, columns: Sequence[Sequence[FloatArray]], looks: Sequence[Look]
+    axes: Axes, style: Style, columns: Sequence[Sequence[Floats]], looks: Sequence[Look]
 ) -> None:
     """Draw the distributions of one latency, with median and 99th percentile; `columns` by seed."""
     axes.set(ylim=(0, 1.03), yticks=(0, 0.25, 0.5, 0.75, 1))
@@ -81,18 +81,13 @@ def _distribution(
             )
 
 
-def _legend_above(  # noqa: PLR0917
-    axes: Axes,
-    style: Style,
-    title: str,
-    looks: Sequence[Look],
-    systems: Sequence[System],
-    columns: Sequence[Sequence[FloatArray]],
+def _legend_above(
+    axes: Axes, style: Style, title: str, shown: Sequence[tuple[System, Look, Sequence[Floats]]]
 ) -> None:
     """Put the legend with the numbers above the panel, clear of the curves, with the title as its heading."""
     marks = []
     room = int(72 * 0.43 * style.width_in / (0.62 * style.small_pt)) - 1  # characters
-    for look, system, seeds in zip(looks, systems, columns, strict=True):
+    for system, look, seeds in shown:
         p50, p99 = (with_spread(palette.seconds, found) for found in _percentiles(seeds))
         said = f"p50 {p50}, p99 {p99}" if all(values.size for values in seeds) else "none finished"
         if len(system.name) + 2 + len(said) > room:
@@ -104,7 +99,7 @@ def _legend_above(  # noqa: PLR0917
     legend.get_title().set_fontweight("bold")
 
 
-def _axis(axes: Axes, style: Style, values: FloatArray, what: str) -> None:
+def _axis(axes: Axes, style: Style, values: Floats, what: str) -> None:
     """Label the axis in seconds or milliseconds; logarithmic if the values span decades."""
     positive = values[values > 0]
     if not positive.size:
@@ -123,7 +118,7 @@ def _axis(axes: Axes, style: Style, values: FloatArray, what: str) -> None:
     axes.set_xlabel(f"{'time' if style.narrow else what} ({unit})")
 
 
-def _percentiles(seeds: Sequence[FloatArray]) -> tuple[Interval | None, Interval | None]:
+def _percentiles(seeds: Sequence[Floats]) -> tuple[Interval | None, Interval | None]:
     """The median and the 99th percentile, means over the seeds; None if a seed lacks values."""
     if not all(values.size for values in seeds):
         return None, None

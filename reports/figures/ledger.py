@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import StepPatch
 
 from kvsim.reports import palette
 from kvsim.reports.by_layers import by_layers
@@ -22,6 +21,7 @@ from kvsim.reports.quantities import TOKENS_WAITING
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
+from kvsim.reports.slices import middles
 
 _LAYERS_BAR = 0.22
 """Height of a bar for one kind of layer, in rows."""
@@ -32,13 +32,10 @@ def memory(systems: Sequence[System], choices: Choices) -> Figure:
     style, runs = choices.style, [system.first for system in systems]
     figure = new_sheet(style, pieces.panels_in(style, len(runs)), _memory_headline(systems))
     memory_panels(figure, style, systems, _stack)
-    there = [
-        kind
-        for kind in KINDS
-        if any(kind in run.columns.timeline and run.columns.timeline[kind].any() for run in runs)
-    ]
+    timelines = [run.columns.timeline for run in runs]
+    there = [kind for kind in KINDS if any(kind in each and each[kind].any() for each in timelines)]
     marks: list[Any] = [pieces.kind_patch(style, kind, [run.summary for run in runs]) for kind in there]
-    if any((run.columns.timeline["waiting"] > 0).any() for run in runs):
+    if any((each["waiting"] > 0).any() for each in timelines):
         marks.append(Line2D([], [], color=style.ink, linewidth=1.7 * style.line, label="requests wait"))
     pieces.legend_below(figure, style, marks)
     return figure
@@ -56,26 +53,23 @@ def _stack(axes: Axes, style: Style, run: Run) -> None:
     tops = np.cumsum([means for means, _ in slices], axis=0)
     tops *= 100 / np.where(tops[-1] > 0, tops[-1], 1)
     for kind, top in reversed(list(zip(kinds, tops, strict=True))):
-        look = style.kinds[kind]
-        how: Any = {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": style.seam, "linewidth": 0}
-        layer = StepPatch(top, edges, fill=True, **how)
-        axes.add_artist(layer)  # unlike axes.stairs, this does not measure every vertex
-        layer.set_clip_path(axes.patch)
+        pieces.layer(axes, top, edges, **style.filled(kind))
     waits, _ = slice_means(time, run.columns.timeline["waiting"] > 0)
     somebody = np.where(waits >= 0.5, 101.0, np.nan)
-    middle = (edges[1:] + edges[:-1]) / 2
-    axes.plot(middle, somebody, color=style.ink, linewidth=1.7 * style.line, clip_on=False)
+    axes.plot(middles(edges), somebody, color=style.ink, linewidth=1.7 * style.line, clip_on=False)
 
 
 def _memory_headline(systems: Sequence[System]) -> str:
     found = [system.number(lambda s: palette.whole_run(s)["token"]) for system in systems]
     if len(systems) == 1:
-        said = f"{systems[0].name}: tokens fill {with_spread(pieces.percent, found[0])} of the KV memory"
+        said = (
+            f"{systems[0].name}: tokens fill {with_spread(palette.percent_text, found[0])} of the KV memory"
+        )
         waiting = systems[0].number(TOKENS_WAITING.read)
         if waiting is None:
             return f"{said} over the whole run"
-        return f"{said} over the whole run, {with_spread(pieces.percent, waiting)} while requests wait"
-    words = pieces.listed([system.name for system in systems], found, pieces.percent)
+        return f"{said} over the whole run, {with_spread(palette.percent_text, waiting)} while requests wait"
+    words = pieces.listed([system.name for system in systems], found, palette.percent_text)
     return f"Share of the KV memory that tokens fill over the whole run{under_loads(systems)}: {words}"
 
 
@@ -104,18 +98,17 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
 
 def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: Interval) -> None:
     """Draw one bar of 100 % with its numbers; the total waste is at its end."""
-    left = 0.0
+    pieces.stacked_bar(axes, style, row, percent, 0.68, 0.53 * style.line)
     least, decimals = (9.0, 0) if style.narrow else (4.5, 1)
+    left = 0.0
     for kind, share in percent.items():
         look = style.kinds[kind]
-        how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
-        axes.barh(row, share, 0.68, left, linewidth=0.53 * style.line, **how)
         if share >= least:
             box = {"facecolor": look.colour, "edgecolor": "none", "pad": 1.5}
             number, middle = f"{share:.{decimals}f}", left + share / 2
             axes.text(middle, row, number, color=look.ink, ha="center", va="center", bbox=box)
         left += share
-    end = f"{with_spread(pieces.percent, waste)} waste" if left else "nothing ran"
+    end = f"{with_spread(palette.percent_text, waste)} waste" if left else "nothing ran"
     if style.narrow or not waste.fixed:
         end = end.replace(" waste", "\nwaste")
     axes.annotate(end, (100, row), (6, 0), textcoords="offset points", va="center", fontweight="bold")
@@ -123,15 +116,10 @@ def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: I
 
 def _layers_bar(axes: Axes, style: Style, row: float, words: str, percent: Mapping[str, float]) -> None:
     """Draw a thinner bar for one kind of layer below the main bar, with its name and sum above it."""
-    left = 0.0
-    for kind, share in percent.items():
-        look = style.kinds[kind]
-        how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
-        axes.barh(row, share, _LAYERS_BAR, left, linewidth=0.53 * style.line, **how)
-        left += share
-    pool = f" (its pool: {pieces.percent(left)})" if "free" in percent else ""
+    left = pieces.stacked_bar(axes, style, row, percent, _LAYERS_BAR, 0.53 * style.line)
+    pool = f" (its pool: {palette.percent_text(left)})" if "free" in percent else ""
     padding = " with the padding" if ", padded to " in words else ""
-    held = pieces.percent(left - percent.get("free", 0.0))
+    held = palette.percent_text(left - percent.get("free", 0.0))
     said = wrapped(f"{words}: {held}{padding}{pool}".replace(" %", "\u00a0%"), 54 if style.narrow else 90)
     text: Any = {"textcoords": "offset points", "va": "bottom", "fontsize": style.small_pt}
     axes.annotate(said, (0, row - _LAYERS_BAR / 2), (0, 1), color=style.ink, **text)
@@ -146,15 +134,13 @@ def _waste_headline(
         return "Nothing ran, nothing was wasted"
     if not rankable(systems):
         names = [systems[place].name for place in known]
-        listed = pieces.listed(names, [wastes[place] for place in known], pieces.percent)
+        listed = pieces.listed(names, [wastes[place] for place in known], palette.percent_text)
         return f"KV memory wasted {when}{under_loads(systems)}: {listed}"
     best, worst = (pick(known, key=lambda place: wastes[place].mean) for pick in (min, max))
-    least, most = (with_spread(pieces.percent, wastes[place]) for place in (best, worst))
+    least, most = (with_spread(palette.percent_text, wastes[place]) for place in (best, worst))
     if best == worst:
-        who = (
-            f"{systems[best].name} wastes"
-            if len(known) == 1
-            else f"{palette.everybody([systems[place].name for place in known])} waste"
-        )
+        who = f"{systems[best].name} wastes"
+        if len(known) > 1:
+            who = f"{palette.everybody([systems[place].name for place in known])} waste"
         return f"{who} {least} of the KV memory {when}"
     return f"{systems[best].name} wastes {least} of the KV memory, {systems[worst].name} {most}, {when}"

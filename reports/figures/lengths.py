@@ -57,7 +57,7 @@ def _workloads(systems: Sequence[System]) -> dict[str, tuple[Tokens, Tokens]]:
         alike = (np.array_equal(prompt, p) and np.array_equal(output, o) for _, p, o in different)
         if not any(alike):
             different.append((system, prompt, output))
-    traces = [str(each.first.config.get("workload", {}).get("trace", each.name)) for each, _, _ in different]
+    traces = [str(each.first.workload.get("trace", each.name)) for each, _, _ in different]
     if len(set(traces)) < len(traces):
         traces = [each.full_name for each, _, _ in different]
     return {

@@ -16,8 +16,8 @@ from kvsim.reports.figures.style import Style
 from kvsim.reports.fit.tables import PARTS, headline
 from kvsim.sim.fit.answer import Fit
 from kvsim.sim.fit.budget import MemoryLine
+from kvsim.sim.models.catalog import GIB
 
-GIB = 2**30
 HATCHES = {"activations": "////", "CUDA graphs": "....", "runtime": "xxxx", "KV cache": "\\\\\\\\"}
 LABEL_SHARE = 0.05
 """Parts narrower than this share of the widest bar show no number."""
@@ -34,15 +34,16 @@ def memory_split(fits: Sequence[Fit], style: Style) -> Figure:
     text = headline(fits[0]) if len(fits) == 1 else "Where the memory of one GPU goes"
     figure = new_sheet(style, 1.5 + 0.55 * len(fits), text)
     axes = figure.subplots()
-    widest = max(_bar(axes, row, fit, style) for row, fit in enumerate(fits))
+    widest = max(max(fit.gpu.memory_bytes, sum(map(_drawn_bytes, _drawn(fit)))) for fit in fits) / GIB
     for row, fit in enumerate(fits):
-        _numbers(axes, row, fit, widest, style)
+        _bar(axes, row, fit, widest, style)
     axes.set_yticks(range(len(fits)), [_name(fit) for fit in fits])
     axes.invert_yaxis()
     axes.set_xlabel("GiB of one GPU, which ends at the line")
     axes.set_xlim(0, 1.02 * widest)
     axes.grid(axis="y", visible=False)
-    names = [line.name for line in fits[0].lines if any(_of(fit, line.name) for fit in fits)]
+    there = {line.name for fit in fits for line in fit.lines if line.bytes > 0}
+    names = [line.name for line in fits[0].lines if line.name in there]
     patches = [
         Patch(facecolor=PARTS[name][0], edgecolor=style.seam, hatch=_hatch(name, style), label=name)
         for name in names
@@ -51,44 +52,27 @@ def memory_split(fits: Sequence[Fit], style: Style) -> Figure:
     return figure
 
 
-def _bar(axes: Axes, row: int, fit: Fit, style: Style) -> float:
-    """Draw one bar; returns where it ends."""
+def _bar(axes: Axes, row: int, fit: Fit, widest: float, style: Style) -> None:
+    """Draw one bar with its numbers, and a mark where the GPU's memory ends."""
     at = 0.0
     for line in _drawn(fit):
-        width = max(0, line.bytes) / GIB
-        axes.barh(
-            row,
-            width,
-            left=at,
-            height=0.62,
-            color=PARTS[line.name][0],
-            edgecolor=style.seam,
-            hatch=_hatch(line.name, style),
-        )
-        at += width
-    end = fit.gpu.memory_bytes / GIB
-    axes.plot([end, end], [row - 0.42, row + 0.42], color=style.ink, linewidth=style.line)
-    return max(at, end)
-
-
-def _numbers(axes: Axes, row: int, fit: Fit, widest: float, style: Style) -> None:
-    at = 0.0
-    for line in _drawn(fit):
-        width = max(0, line.bytes) / GIB
+        width = _drawn_bytes(line) / GIB
+        fill = {"color": PARTS[line.name][0], "edgecolor": style.seam, "hatch": _hatch(line.name, style)}
+        axes.barh(row, width, left=at, height=0.62, **fill)
         if width >= LABEL_SHARE * widest:
             text = f"{width:.1f}"
             if line.name == "KV cache" and width >= 0.25 * widest:
                 text += f": {fit.capacity.kv_tokens:,} tokens"
-            axes.text(
-                at + width / 2,
-                row,
-                text,
-                ha="center",
-                va="center",
-                fontsize=0.85 * style.type_pt,
-                color="white" if line.name in ("weights", "KV cache") else "black",
-            )
+            colour = "white" if line.name in ("weights", "KV cache") else "black"
+            how = {"ha": "center", "va": "center", "fontsize": 0.85 * style.type_pt, "color": colour}
+            axes.text(at + width / 2, row, text, **how)
         at += width
+    end = fit.gpu.memory_bytes / GIB
+    axes.plot([end, end], [row - 0.42, row + 0.42], color=style.ink, linewidth=style.line)
+
+
+def _drawn_bytes(line: MemoryLine) -> int:
+    return max(0, line.bytes)
 
 
 def _drawn(fit: Fit) -> Sequence[MemoryLine]:
@@ -98,10 +82,6 @@ def _drawn(fit: Fit) -> Sequence[MemoryLine]:
 
 def _hatch(name: str, style: Style) -> str:
     return HATCHES.get(name, "") if style.grey_print else ""
-
-
-def _of(fit: Fit, name: str) -> int:
-    return max((line.bytes for line in fit.lines if line.name == name), default=0)
 
 
 def _name(fit: Fit) -> str:

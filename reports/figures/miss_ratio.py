@@ -1,61 +1,33 @@
 """miss-ratio: the share of a trace's prompt tokens that a prefix cache misses, by cache size and policy."""
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kvsim.reports.figures import pieces
-from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.scales import plain
+from kvsim.reports.figures.sheet import draw_picture
+from kvsim.reports.figures.style import Look, Style
+from kvsim.reports.miss_ratio import BOUND, Misses
 from kvsim.reports.palette import ROLES
 
 POINTS = 400
-BOUND = "belady"
 
 
-class Curve(Protocol):
-    """The data of LRU to draw."""
-
-    block_tokens: int
-
-    @property
-    def ceiling(self) -> float:
-        """Share of the prompt tokens that an unlimited cache hits."""
-
-    def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Share of the prompt tokens that caches of these sizes hit."""
-
-    def tokens_for(self, share: float) -> int | None:
-        """The smallest cache that gets this share of an unlimited cache's hits."""
+def draw_miss_ratio(misses: Misses, name: str, directory: Path, style: Style) -> None:
+    """Draw the figure of a trace of this name into a directory."""
+    headline = f"{name}: a prefix cache hits at most {100 * misses.curve.ceiling:.1f} % of the prompt tokens"
+    height_in = max(3.6, 0.6 + 0.185 * len(misses.hit_ratio))  # the legend has a line per policy
+    draw_picture(directory, "miss-ratio", style, height_in, headline, partial(_paint, misses))
 
 
-class Misses(Protocol):
-    """The data to draw: LRU at every size, other policies at a few."""
-
-    @property
-    def curve(self) -> Curve:
-        """LRU."""
-
-    @property
-    def sizes_tokens(self) -> Sequence[int]:
-        """The sizes for the other policies."""
-
-    @property
-    def hit_ratio(self) -> Mapping[str, Sequence[float]]:
-        """Policy -> its share of the prompt tokens at each of these sizes."""
-
-
-def height_in(misses: Misses) -> float:
-    """The height of the figure: the legend has a line per policy."""
-    return max(3.6, 0.6 + 0.185 * len(misses.hit_ratio))
-
-
-def paint(misses: Misses, figure: Figure, style: Style) -> None:
+def _paint(misses: Misses, figure: Figure, style: Style) -> None:
     """Draw the curves and the lower bound of an infinite cache."""
     axes = figure.subplots()
     curve, floor = misses.curve, 1 - misses.curve.ceiling
@@ -73,21 +45,15 @@ def paint(misses: Misses, figure: Figure, style: Style) -> None:
         axes.plot(sizes, 1 - curve.hit_ratio(sizes), color=look.colour, lw=bold * style.line, label="lru")
     axes.axhline(floor, color=style.muted, lw=style.line / 2, ls=":")
     said = f"{100 * floor:.1f} % was never there before"
-    below = floor - bottom > 0.07 * (1 - bottom)
-    axes.annotate(
-        said,
-        (sizes[0], floor),
-        (4, -3 if below else 3),
-        textcoords="offset points",
-        va="top" if below else "bottom",
-        fontsize=style.small_pt,
-    )
+    rise_pt, side = (-3, "top") if floor - bottom > 0.07 * (1 - bottom) else (3, "bottom")
+    text: Any = {"textcoords": "offset points", "va": side, "fontsize": style.small_pt}
+    axes.annotate(said, (sizes[0], floor), (4, rise_pt), **text)
     axes.set(xscale="log", ylim=(bottom, 1), xlim=(sizes[0], sizes[-1]))
     axes.set(xlabel="cache, tokens", ylabel="prompt tokens missed")
     few = style.narrow or sizes[-1] >= 5000 * sizes[0]
     axes.xaxis.set_major_locator(LogLocator(10, subs=(1,) if few else (1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axes.yaxis.set_major_formatter(pieces.percent_of(1))
     axes.grid(axis="y")
     if several:
@@ -97,25 +63,15 @@ def paint(misses: Misses, figure: Figure, style: Style) -> None:
 def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
     """Draw the bound that no policy can beat, and each other policy in its own look."""
     looks = (style.other(place) for place in count(ROLES["lru"] + 1))
-    dots: dict[str, Any] = {"marker": "o", "ms": 2 * style.line}
+    bound, sizes = Look(style.ink, "--", "o", ""), misses.sizes_tokens
     for name, hit in misses.hit_ratio.items():
         missed = [1 - share for share in hit]
         if name == BOUND:
-            axes.plot(
-                misses.sizes_tokens, missed, color=style.ink, lw=style.line, ls="--", label=name, **dots
-            )
-            axes.fill_between(misses.sizes_tokens, bottom, missed, color=style.grid, alpha=0.5, lw=0)
-        elif name != "lru":
-            look = next(looks)
-            axes.plot(
-                misses.sizes_tokens,
-                missed,
-                color=look.colour,
-                ls=look.dash,
-                lw=0.8 * style.line,
-                label=name,
-                **{**dots, "marker": look.marker},
-            )
+            axes.fill_between(sizes, bottom, missed, color=style.grid, alpha=0.5, lw=0)
+        if name != "lru":
+            look, wide = (bound, 1.0) if name == BOUND else (next(looks), 0.8)
+            how: Any = {"color": look.colour, "ls": look.dash, "marker": look.marker, "ms": 2 * style.line}
+            axes.plot(sizes, missed, lw=wide * style.line, label=name, **how)
 
 
 def _legend(axes: Axes, misses: Misses) -> None:
@@ -124,17 +80,5 @@ def _legend(axes: Axes, misses: Misses) -> None:
     widest = int(np.argmax(rows.max(axis=0) - rows.min(axis=0)))
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda at: misses.hit_ratio[labels[at]][widest])
-    axes.legend(
-        [handles[at] for at in order],
-        [labels[at] for at in order],
-        loc="center left",
-        bbox_to_anchor=(1.01, 0.5),
-        labelspacing=0.3,
-    )
-
-
-def _short(tokens: float) -> str:
-    for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if tokens >= scale:
-            return f"{tokens / scale:g}{letter}"
-    return f"{tokens:g}"
+    beside: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "labelspacing": 0.3}
+    axes.legend([handles[at] for at in order], [labels[at] for at in order], **beside)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, StepPatch
+from matplotlib.patches import Patch
 
 from kvsim.reports import palette
 from kvsim.reports.figures import pieces
@@ -20,6 +20,7 @@ from kvsim.reports.figures.over_time import (
     longest,
     memory_panels,
     slice_means,
+    slots_of,
     time_mean,
     time_words,
 )
@@ -29,6 +30,7 @@ from kvsim.reports.figures.systems import System, under_loads
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.words import with_spread
+from kvsim.reports.slices import middles
 
 _LARGEST = "largest_free_extent"
 _FREE = ("external", "cached", "idle", "free")
@@ -55,16 +57,15 @@ def utilisation(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _with_tokens(run: Run) -> npt.NDArray[np.float64]:
-    share: npt.NDArray[np.float64] = 100 * run.columns.timeline["token"] / capacity(run)
-    return share
+    return 100 * run.columns.timeline["token"] / capacity(run)
 
 
 def _utilisation_headline(systems: Sequence[System]) -> str:
     means = [system.number(lambda s: palette.whole_run(s)["token"]) for system in systems]
     if len(systems) == 1:
-        holds = with_spread(pieces.percent, means[0])
+        holds = with_spread(palette.percent_text, means[0])
         return f"{systems[0].name}: {holds} of the KV memory holds tokens over the whole run"
-    words = pieces.listed([system.name for system in systems], means, pieces.percent)
+    words = pieces.listed([system.name for system in systems], means, palette.percent_text)
     return f"KV memory that holds tokens, over the whole run{under_loads(systems)}: {words}"
 
 
@@ -86,32 +87,24 @@ def _extents(axes: Axes, style: Style, run: Run) -> None:
         pieces.say(axes, style, "the run took no time: no memory to show")
         return
     time, whole = run.columns.timeline["time_s"], capacity(run)
-    free, edges = slice_means(time, 100 * _free_slots(run) / whole)
+    free, edges = slice_means(time, 100 * slots_of(run, _FREE) / whole)
     external, _ = slice_means(time, 100 * run.columns.timeline["external"] / whole)
     largest, _ = slice_means(time, 100 * run.columns.timeline[_LARGEST] / whole)
-    look = style.kinds["external"]
-    for values, colour, hatch in ((free, _free_colour(style), None), (external, look.colour, look.hatch)):
-        layer = StepPatch(values, edges, fill=True, **_filled(style, colour, hatch))
-        axes.add_artist(layer)
-        layer.set_clip_path(axes.patch)
-    middle = (edges[1:] + edges[:-1]) / 2
+    pieces.layer(axes, free, edges, facecolor=_free_colour(style), edgecolor=style.seam)
+    pieces.layer(axes, external, edges, **style.filled("external"))
+    middle = middles(edges)
     axes.plot(middle, free, color=style.muted, linewidth=0.5 * style.line)
     axes.plot(middle, largest, color=style.role("largest free extent").colour, linewidth=style.line)
 
 
-def _filled(style: Style, colour: str, hatch: str | None) -> dict[str, Any]:
-    return {"facecolor": colour, "hatch": hatch, "edgecolor": style.seam, "linewidth": 0}
-
-
 def _extent_marks(style: Style, summaries: Sequence[palette.Summary]) -> list[Any]:
-    external = style.kinds["external"]
     edge = {"edgecolor": style.muted, "linewidth": 0.5 * style.line}
     largest = style.role("largest free extent").colour
     lost = f"external: {palette.meaning('external', summaries).removeprefix('free, ')}"
     return [
         Patch(facecolor=_free_colour(style), label="free in total (with cached prefixes)", **edge),
         Line2D([], [], color=largest, linewidth=1.5 * style.line, label="largest free extent"),
-        Patch(label=lost, **_filled(style, external.colour, external.hatch)),
+        Patch(label=lost, linewidth=0, **style.filled("external")),
     ]
 
 
@@ -120,22 +113,16 @@ def _free_colour(style: Style) -> str:
     return style.grid if style.grey_print else style.kinds["free"].colour
 
 
-def _free_slots(run: Run) -> npt.NDArray[np.int64]:
-    timeline = run.columns.timeline
-    total: npt.NDArray[np.int64] = np.sum([timeline[kind] for kind in _FREE if kind in timeline], axis=0)
-    return total
-
-
 def _fragmentation_headline(systems: Sequence[System]) -> str:
     """The largest extent as a share of free memory, both averaged over the run."""
     shares = [interval([_largest_share(run) for run in system.runs]) for system in systems]
     if len(systems) == 1:
-        found = with_spread(pieces.percent, shares[0])
+        found = with_spread(palette.percent_text, shares[0])
         return f"{systems[0].name}: the largest free extent is {found} of what is free"
-    words = pieces.listed([system.name for system in systems], shares, pieces.percent)
+    words = pieces.listed([system.name for system in systems], shares, palette.percent_text)
     return f"Largest free extent, of what is free on average{under_loads(systems)}: {words}"
 
 
 def _largest_share(run: Run) -> float | None:
-    free, largest = time_mean(run, _free_slots(run)), time_mean(run, run.columns.timeline[_LARGEST])
+    free, largest = time_mean(run, slots_of(run, _FREE)), time_mean(run, run.columns.timeline[_LARGEST])
     return 100 * largest / free if free and largest is not None else None

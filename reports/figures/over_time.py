@@ -3,7 +3,7 @@
 A curve has a few hundred slices, so peaks shorter than a pixel are averaged out and long runs draw fast.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,12 +12,14 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
-from kvsim.reports.figures.pieces import FloatArray, panel_columns
+from kvsim.reports.figures.pieces import panel_columns
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System, which_seed
 from kvsim.reports.palette import KINDS
 from kvsim.reports.rundir.run import Run
+from kvsim.reports.slices import middles, step_means
 
 _SLICES = 700
 
@@ -59,32 +61,32 @@ def longest(systems: Sequence[System]) -> float:
 
 def capacity(run: Run) -> npt.NDArray[np.int64]:
     """Total slots in each row of the timeline; 1 if there are none."""
-    total: npt.NDArray[np.int64] = np.sum(
-        [run.columns.timeline[kind] for kind in KINDS if kind in run.columns.timeline], axis=0
-    )
-    return np.maximum(total, 1)
+    return np.maximum(slots_of(run, KINDS), 1)
 
 
-def slice_means(
-    time: FloatArray, values: npt.NDArray[Any], end: float | None = None
-) -> tuple[FloatArray, FloatArray]:
+def slots_of(run: Run, kinds: Iterable[str]) -> npt.NDArray[np.int64]:
+    """Slots of these kinds together in each row of the timeline."""
+    timeline = run.columns.timeline
+    return np.sum([timeline[kind] for kind in kinds if kind in timeline], axis=0)
+
+
+def slice_means(time: Floats, values: npt.NDArray[Any], end: float | None = None) -> tuple[Floats, Floats]:
     """The time-weighted means of a step function over equal slices, and the edges of the slices.
 
     If `end` is after the last row, values are 0 from the last row on.
     """
     edges = np.linspace(time[0], time[-1] if end is None else max(end, time[-1]), _SLICES + 1)
-    integral = np.concatenate([[0.0], np.cumsum(np.diff(time) * values[:-1])])
-    return np.diff(np.interp(edges, time, integral)) / np.diff(edges), edges
+    return step_means(time, values, edges), edges
 
 
 @dataclass(frozen=True)
 class Curve:
     """A timeline column of a system: its mean over the seeds at each time, and their range."""
 
-    middle: FloatArray
-    mean: FloatArray
-    least: FloatArray
-    most: FloatArray
+    middle: Floats
+    mean: Floats
+    least: Floats
+    most: Floats
 
     @classmethod
     def of(cls, system: System, column: Callable[[Run], npt.NDArray[Any]]) -> Self:
@@ -95,7 +97,7 @@ class Curve:
         end = max(float(run.columns.timeline["time_s"][-1]) for run in runs)
         sliced = [slice_means(run.columns.timeline["time_s"], column(run), end) for run in runs]
         edges, means = sliced[0][1], np.array([means for means, _ in sliced])
-        return cls((edges[1:] + edges[:-1]) / 2, means.mean(axis=0), means.min(axis=0), means.max(axis=0))
+        return cls(middles(edges), means.mean(axis=0), means.min(axis=0), means.max(axis=0))
 
     def plot(self, axes: Axes, style: Style, look: Look) -> None:
         """Draw a line, inside a band if there are several seeds."""

@@ -1,6 +1,6 @@
 """Code that figures share: headlines, legends, panels and axes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, StepPatch
 from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
@@ -18,6 +18,7 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures.sheet import wrapped
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System, short
@@ -25,8 +26,6 @@ from kvsim.reports.palette import Summary, kinds_of, meaning
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import Shown, with_spread
 from kvsim.sim.record.slo import Limit
-
-FloatArray = npt.NDArray[np.float64]
 
 BAND = 1.1
 """Simulated over measured at the dotted lines beside the line of equality."""
@@ -70,11 +69,6 @@ def limit_line(axes: Axes, style: Style, limit: Limit, along: str) -> None:
         axes.text(0.01, limit.limit_s, name, **words, **level)
 
 
-def percent(value: float | None) -> str:
-    """Format per cent for a headline."""
-    return "-" if value is None else f"{value:.1f} %"
-
-
 def say(axes: Axes, style: Style, text: str) -> None:
     """Write a text in the middle of empty axes."""
     place = {"transform": axes.transAxes, "ha": "center", "va": "center"}
@@ -83,9 +77,26 @@ def say(axes: Axes, style: Style, text: str) -> None:
 
 def kind_patch(style: Style, kind: str, summaries: Iterable[Summary]) -> Patch:
     """The legend entry of a kind of memory in these runs."""
-    look = style.kinds[kind]
-    how: Any = {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": style.seam, "linewidth": 0.5}
-    return Patch(label=kind if style.narrow else f"{kind}: {meaning(kind, summaries)}", **how)
+    label = kind if style.narrow else f"{kind}: {meaning(kind, summaries)}"
+    return Patch(label=label, linewidth=0.5, **style.filled(kind))
+
+
+def layer(axes: Axes, tops: Floats, edges: Floats, **how: Any) -> None:  # noqa: ANN401 - matplotlib's
+    """Fill the area below a step curve; unlike axes.stairs, this does not measure every vertex."""
+    patch = StepPatch(tops, edges, fill=True, linewidth=0, **how)
+    axes.add_artist(patch)
+    patch.set_clip_path(axes.patch)
+
+
+def stacked_bar(  # noqa: PLR0917 - a bar and its look
+    axes: Axes, style: Style, row: float, percent: Mapping[str, float], height: float, line: float
+) -> float:
+    """Draw one bar of kinds of memory, with seams of `line` points; returns where it ends."""
+    left = 0.0
+    for kind, share in percent.items():
+        axes.barh(row, share, height, left, linewidth=line, **style.filled(kind))
+        left += share
+    return left
 
 
 def line(style: Style, look: Look, label: str, marker: bool = False) -> Line2D:
@@ -122,6 +133,12 @@ def legend_below(figure: Figure, style: Style, marks: Sequence[Any], columns: in
     below: Any = {"loc": "outside lower center", "columnspacing": 1.5, "handlelength": line_em}
     figure.legend(handles=marks, ncols=columns, **below)
     return lines
+
+
+def legend_beside(axes: Axes, style: Style, marks: Sequence[Any]) -> None:
+    """Put the legend of a stack to the right of a panel, in the order of the stack."""
+    how: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
+    axes.legend(handles=marks[::-1], fontsize=style.small_pt, **how)
 
 
 def systems_below(
@@ -181,7 +198,7 @@ def panel_columns(style: Style, count: int) -> int:
     return 1 if count <= few else 2 if count <= _MANY_PANELS else 3 if count <= 18 or style.narrow else 4
 
 
-def finite(values: FloatArray) -> FloatArray:
+def finite(values: Floats) -> Floats:
     """Drop NaN and infinity."""
     return values[np.isfinite(values)]
 
@@ -214,6 +231,22 @@ def log_axis(axes: Axes, which: str, low: float, high: float, few: bool = False)
     axis.set_major_locator(_Roomy(subs) if which == "x" else LogLocator(subs=subs, numticks=9))
     axis.set_minor_locator(NullLocator())
     plain_numbers(axes, which)
+
+
+def value_axis(axes: Axes, values: Sequence[float]) -> bool:
+    """Set up the y axis for these values: logarithmic if they span much, which is returned; else from 0."""
+    positive = [value for value in values if value > 0]
+    wide = bool(positive) and max(positive) > 20 * min(positive)
+    if wide:
+        log_axis(axes, "y", min(positive), max(positive))
+    else:
+        from_0(axes, values)
+    return wide
+
+
+def from_0(axes: Axes, values: Sequence[float]) -> None:
+    """Let the y axis begin at 0 and end above these values."""
+    axes.set_ylim(0, 1.08 * max(values, default=0) or 1)
 
 
 def _plain(value: float) -> str:

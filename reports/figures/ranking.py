@@ -36,22 +36,14 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
     summaries = [run.summary for system in systems for run in system.runs]
     kinds = palette.kinds_of(summaries)
     for row, place in enumerate(order):
-        left = 0.0
-        for kind in kinds:
-            look, share = style.kinds[kind], shares[place][kind]
-            how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
-            axes.barh(row, share, 0.76, left, linewidth=0.4 * style.line, **how)
-            left += share
-        served = left and speeds[place]
+        percent = {kind: shares[place][kind] for kind in kinds}
+        served = pieces.stacked_bar(axes, style, row, percent, 0.76, 0.4 * style.line) and speeds[place]
         _beside(axes, style, row, _numbers(systems[place], wastes[place] if served else None))
     _beside(axes, style, -1.0, {name: name for name in _numbers(systems[0], None)}, color=style.muted)
     names = [short(systems[place].name, 16 if style.narrow else 24) for place in order]
     pieces.bars_named(axes, style, range(len(order)), names)
-    axes.set(
-        xlim=(0, 100),
-        ylim=(len(order) - 0.5, -0.5),
-        xticks=(0, 50, 100) if style.narrow else (0, 25, 50, 75, 100),
-    )
+    ticks = (0, 50, 100) if style.narrow else (0, 25, 50, 75, 100)
+    axes.set(xlim=(0, 100), ylim=(len(order) - 0.5, -0.5), xticks=ticks)
     pieces.memory_shares(axes, figure, style, summaries, saturated)
     return figure
 
@@ -62,7 +54,7 @@ def _numbers(system: System, waste: Interval | None) -> dict[str, str]:
     return {
         "req/s": figures(speed.mean if speed else None),
         "at once": figures(at_once.mean if at_once and speed else None),
-        "waste": pieces.percent(waste.mean if waste else None),
+        "waste": palette.percent_text(waste.mean if waste else None),
     }
 
 

@@ -65,7 +65,8 @@ def _requests(replayed: Replayed, style: Style) -> Figure:
         look = style.role("requests")
         axes.set(title=what, xlabel=f"measured, {unit}")
         if not len(measured):
-            _say_nothing(axes, style)
+            axes.set(xticks=(), yticks=())
+            pieces.say(axes, style, "of no\nrequest on\nboth sides")
             continue
         axes.plot(measured, simulated, ".", color=look.colour, **_dots(len(measured)))
         _equal(axes, style, measured, simulated)
@@ -99,11 +100,6 @@ def _dots(count: int) -> dict[str, Any]:
     return {"ms": size, "alpha": alpha, "mew": 0}
 
 
-def _say_nothing(axes: Axes, style: Style) -> None:
-    axes.set(xticks=(), yticks=())
-    pieces.say(axes, style, "of no\nrequest on\nboth sides")
-
-
 def _equal(axes: Axes, style: Style, measured: Floats, simulated: Floats) -> None:
     """Give both axes the same range, the line of equality, and suitable ticks."""
     low = min(measured.min(), simulated.min()) / 1.15
@@ -125,9 +121,7 @@ def _time(replayed: Replayed, style: Style) -> Figure:
     figure = new_sheet(style, 4.6, _headline_of_time(replayed, when))
     panels = figure.subplots(len(columns), 1, sharex=True)
     for axes, (what, pair) in zip(panels, columns.items(), strict=True):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = pair[1] / pair[0]
-        there = np.isfinite(ratio) & (ratio > 0)
+        ratio, there = _ratio(pair)
         axes.set_ylabel(f"{what}, off")
         if not there.any():
             axes.set_yticks(())
@@ -150,15 +144,20 @@ def _time(replayed: Replayed, style: Style) -> Figure:
 def _headline_of_time(replayed: Replayed, when: Floats) -> str:
     """The median error of the requests that were sent first and last: whether it grows over the run."""
     for what in ("E2E", "TTFT"):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = replayed.latencies[what][1] / replayed.latencies[what][0]
-        there = np.isfinite(ratio) & (ratio > 0)
+        ratio, there = _ratio(replayed.latencies[what])
         if there.any():
             _, medians = _medians(when[there], ratio[there])
             first, last = (_off_in_words(each) for each in (medians[0], medians[-1]))
             said = f"{first} at the start, {last} at the end" if len(medians) > 1 else f"{first}, median"
             return f"{replayed.name}, simulated over measured: {what} {said}"
     return f"{replayed.name}: {_NONE}"
+
+
+def _ratio(pair: Pair) -> tuple[Floats, np.ndarray]:
+    """Simulated over measured, and for which requests it is known."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = pair[1] / pair[0]
+    return ratio, np.isfinite(ratio) & (ratio > 0)
 
 
 def _ratios(axes: Axes, ratio: Floats) -> float:

@@ -39,7 +39,7 @@ def replicas(systems: Sequence[System], choices: Choices) -> Figure:
 def _fleet(axes: Sequence[Axes], style: Style, look: Look, system: System, fleet: Fleet) -> None:
     band, memory, load = axes
     until_s, many = fleet.end_s or 1.0, len(fleet.replicas)
-    full, running = fleet.held(_SLICES), fleet.running(_SLICES)
+    full, running = fleet.held(_SLICES), fleet.column("running", _SLICES)
     there = ~np.isnan(full).all(axis=0)
     edges = np.linspace(0, until_s, _SLICES + 1)
     middle, some = ((edges[1:] + edges[:-1]) / 2)[there], full[:, there]

@@ -83,9 +83,9 @@ def batched(systems: Sequence[System], choices: Choices) -> Figure:
         (system.number(_while_waiting if saturated else MEAN_RUNNING.read), _most(system))
         for system in systems
     ]
-    figure = new_sheet(
-        style, 1.9 + 0.42 * len(systems), _batched_headline(systems, [mean for mean, _ in found])
-    )
+    ends = [max(mean.high if mean else 0, most or 0) for mean, most in found]
+    headline = _batched_headline(systems, [mean for mean, _ in found])
+    figure = new_sheet(style, 1.9 + 0.42 * len(systems), headline)
     axes = figure.subplots()
     axes.grid(axis="x")
     edge = style.paper if not style.grey_print else style.ink
@@ -97,35 +97,23 @@ def batched(systems: Sequence[System], choices: Choices) -> Figure:
             axes.plot([max(mean.low, 0), mean.high], [row, row], color=style.ink, linewidth=style.line)
         if most is not None:
             axes.plot([most, most], [row - 0.33, row + 0.33], color=style.ink, linewidth=1.3 * style.line)
-        words = (
-            f"{with_spread(palette.figures, mean)}, at most {palette.count(most)}"
-            if mean and mean.mean
-            else "nothing ran"
-        )
-        axes.annotate(
-            words,
-            (max(mean.high if mean else 0, most or 0), row),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-        )
+        words = "nothing ran"
+        if mean and mean.mean:
+            words = f"{with_spread(palette.figures, mean)}, at most {palette.count(most)}"
+        axes.annotate(words, (ends[row], row), (6, 0), textcoords="offset points", va="center")
     names = [pieces.row_name(style, system.name) for system in systems]
     axes.set_yticks(range(len(systems)), names, color=style.ink)
-    furthest = max((max(mean.high if mean else 0, most or 0) for mean, most in found), default=0) or 1
-    axes.set(xlim=(0, 1.03 * furthest), ylim=(len(systems) - 0.5, -0.5))
+    axes.set(xlim=(0, 1.03 * (max(ends, default=0) or 1)), ylim=(len(systems) - 0.5, -0.5))
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_locator(
-        MaxNLocator(nbins=4 if style.narrow else 7, integer=True, steps=[1, 2, 5, 10])
-    )
+    axes.xaxis.set_major_locator(MaxNLocator(4 if style.narrow else 7, integer=True, steps=[1, 2, 5, 10]))
     of = " by a replica" if any(system.is_fleet for system in systems) else ""
     mean_of = f"mean {'while requests wait' if saturated else 'of the run'}"
     axes.set_xlabel(f"requests computed at once{of},{chr(10) if style.narrow else ' '}{mean_of}")
     most_mark: Any = {"marker": "|", "markersize": 9, "markeredgewidth": 1.3 * style.line}
     marks = [Line2D([], [], color=style.ink, linestyle="", label="most at once", **most_mark)]
     if any(mean and not mean.fixed for mean, _ in found):
-        marks.append(
-            Line2D([], [], color=style.ink, linewidth=style.line, label="95 % confidence of the mean")
-        )
+        label = "95 % confidence of the mean"
+        marks.append(Line2D([], [], color=style.ink, linewidth=style.line, label=label))
     pieces.legend_below(figure, style, marks)
     return figure
 
@@ -155,12 +143,10 @@ def _batched_headline(systems: Sequence[System], means: Sequence[Interval | None
     (least, worst), (most, best) = min(known), max(known)
     at_once = f"{with_spread(palette.figures, means[best])} requests at once"
     computes = f"{systems[best].name} computes {at_once}"
+    if len(known) == 1:
+        return computes
     if least == most:
-        return (
-            computes
-            if len(known) == 1
-            else f"{palette.everybody([systems[place].name for _, place in known])} compute {at_once}"
-        )
+        return f"{palette.everybody([systems[place].name for _, place in known])} compute {at_once}"
     if not rankable(systems):
         names = [system.name for system in systems]
         listed = pieces.listed(names, means, palette.figures)

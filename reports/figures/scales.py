@@ -46,10 +46,9 @@ def _ticks(low: float, high: float, base: int) -> list[float]:
 
 
 def plain(value: float) -> str:
-    """`0.5`, `20`, `10k`, `1M`."""
-    letter, unit = next(
-        ((letter, unit) for letter, unit in (("M", 1e6), ("k", 1e3)) if value >= unit), ("", 1.0)
-    )
+    """`0.5`, `20`, `10k`, `1M`, `2G`."""
+    units = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+    letter, unit = next((each for each in units if value >= each[1]), ("", 1.0))
     return f"{value / unit:,.4g}{letter}"
 
 

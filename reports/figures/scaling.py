@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
-from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System
@@ -63,14 +63,17 @@ def _panel(axes: Axes, style: Style, rows: Sequence[dict[str, Any]], column: str
     look = style.role(column)
     axes.stairs(values, edges, color=look.colour, linewidth=style.line, fill=False, baseline=None)
     axes.stairs(values, edges, color=look.colour, alpha=0.2, fill=True)
-    axes.set(xlim=(0, edges[-1]), ylabel=_LABELS[column])
-    axes.grid(axis="y")
+    _set_axes(axes, edges, column)
     if column == "attained_share":
         axes.set(ylim=(0, 1.05), yticks=(0, 0.5, 1))
         axes.yaxis.set_major_formatter(pieces.percent_of(1))
-    else:
-        axes.set_ylim(0)
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=column == "replicas"))
+
+
+def _set_axes(axes: Axes, edges: Floats, column: str) -> None:
+    axes.set(xlim=(0, edges[-1]), ylabel=_LABELS[column])
+    axes.set_ylim(0)
+    axes.grid(axis="y")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=column == "replicas"))
 
 
 def _by_pool(axes: Axes, style: Style, told: dict[str, Any]) -> None:
@@ -83,15 +86,11 @@ def _by_pool(axes: Axes, style: Style, told: dict[str, Any]) -> None:
         axes.stairs(above, edges, baseline=None, color=look.colour, linewidth=style.line)
         marks.append(Patch(color=look.colour, label=pool["name"], alpha=0.6))
         below = above
-    axes.set(xlim=(0, edges[-1]), ylabel=_LABELS["replicas"])
-    axes.set_ylim(0)
-    axes.grid(axis="y")
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
-    how: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
-    axes.legend(handles=marks[::-1], fontsize=style.small_pt, **how)
+    _set_axes(axes, edges, "replicas")
+    pieces.legend_beside(axes, style, marks)
 
 
-def _edges(rows: Sequence[dict[str, Any]]) -> FloatArray:
+def _edges(rows: Sequence[dict[str, Any]]) -> Floats:
     """The start times of the parts of the run, and the end of the last one."""
     begins = [float(row["time_s"]) for row in rows]
     return np.array([*begins, begins[-1] + (begins[1] - begins[0] or 1.0)])

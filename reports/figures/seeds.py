@@ -15,10 +15,10 @@ from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System
+from kvsim.reports.palette import Summary
 from kvsim.reports.quantities import NORMALIZED, REQUESTS_PER_S, TTFT_P99, WASTE
 from kvsim.reports.seeds.intervals import alike, interval
 
-Summary = Mapping[str, Any]
 Named = Mapping[str, Sequence[Summary]]
 """The summaries of each system by seed."""
 
@@ -72,13 +72,8 @@ def _panel(
         known = [value for value in column if value is not None]
         look = looks[row]
         dots: Any = {"markersize": 2.7 * style.line, "alpha": 0.55, "markeredgewidth": 0}
-        axes.plot(
-            known,
-            [row + 0.2] * len(known),
-            look.marker if style.grey_print else "o",
-            color=look.colour,
-            **dots,
-        )
+        marker = look.marker if style.grey_print else "o"
+        axes.plot(known, [row + 0.2] * len(known), marker, color=look.colour, **dots)
         furthest = max([furthest, *known])
         found = interval(column) if len(column) > 1 else None
         if found is not None:

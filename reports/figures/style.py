@@ -112,6 +112,11 @@ class Style:
         """Distinct looks for systems, by the names of their parts."""
         return [self.look_at(place) for place in places(systems)]
 
+    def filled(self, kind: str) -> dict[str, Any]:
+        """How matplotlib fills an area of the ledger."""
+        look = self.kinds[kind]
+        return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": self.seam}
+
     @property
     def settings(self) -> dict[str, Any]:
         """The style as matplotlib rcParams."""

@@ -1,6 +1,7 @@
 """throughput: a latency over the load and the served rate. block-size: the cost of larger blocks."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -18,14 +19,8 @@ from kvsim.reports.figures.systems import System, short
 from kvsim.reports.goals import limits_of
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
-
-LOADS = {
-    "request_rate": "request rate (requests/s)",
-    "clients": "clients",
-    "rate_scale": "speed of the trace",
-}
-"""Settings that define a load; the first one that differs is the x axis."""
-
+from kvsim.reports.sweeps.systems import LOADS
+from kvsim.sim.counted import several
 
 _AT = {
     "request_rate": "when {:g} come",
@@ -42,14 +37,12 @@ def throughput(systems: Sequence[System], choices: Choices) -> Figure:
         rates = ", ".join(f"{rate:g}" for rate in _values(runs, "request_rate")) or "none"
         raise CannotDraw(
             "figure throughput needs runs at two or more request rates (or numbers of clients), "
-            f"got {_runs(runs)} with request rates: {rates}"
+            f"got {several(len(runs), 'run')} with request rates: {rates}"
         )
     style, latency = choices.style, choices.latency or Latency()
     found = joined.curves(runs, load)
 
-    def number(run: Run) -> float | None:
-        return palette.number(run.summary["latency"][latency.key].get(latency.statistic))
-
+    number = partial(_latency, latency)
     figure = new_sheet(style, 4.2, _throughput_headline(found, load))
     left, right = figure.subplots(1, 2, sharey=True)
     for curve, look in zip(found, _looks(style, found), strict=True):
@@ -59,7 +52,7 @@ def throughput(systems: Sequence[System], choices: Choices) -> Figure:
         _plot(right, style, look, [(served[x].mean, value) for x, value in points if x in served])
     limits = [limit for limit in limits_of(runs, latency.key) if limit.statistic == latency.statistic]
     means = [value.mean for curve in found for _, value in curve.points(number)]
-    _value_axis(left, [*means, *(limit.limit_s for limit in limits)])
+    pieces.value_axis(left, [*means, *(limit.limit_s for limit in limits)])
     for axes, limit in product((left, right), limits):
         pieces.limit_line(axes, style, limit, along="y")
     words = latency.words.replace(", ", ",\n") if style.narrow else latency.words
@@ -81,18 +74,14 @@ def block_size(systems: Sequence[System], choices: Choices) -> Figure:
     sizes = _values(runs, "block_size")
     if len(sizes) < 2:
         only = f"only {sizes[0]:g}" if sizes else "none"
-        raise CannotDraw(
-            f"figure block-size needs runs with two or more block sizes, got {_runs(runs)} with {only}"
-        )
+        got = f"{several(len(runs), 'run')} with {only}"
+        raise CannotDraw(f"figure block-size needs runs with two or more block sizes, got {got}")
     style, latency = choices.style, choices.latency or Latency()
     found = joined.curves(runs, "block_size")
     _, saturated = palette.shares_of_all([run.summary for run in runs])
     when = "while requests wait" if saturated else "over the whole run"
     panels: list[tuple[str, Callable[[Run], float | None]]] = [
-        (
-            latency.words,
-            lambda run: palette.number(run.summary["latency"][latency.key].get(latency.statistic)),
-        ),
+        (latency.words, partial(_latency, latency)),
         (f"waste {when} (% of the KV memory)", lambda run: _wasted(run, saturated)),
         ("requests served per second", _served),
     ]
@@ -108,7 +97,7 @@ def block_size(systems: Sequence[System], choices: Choices) -> Figure:
         axes.set_xscale("log", base=2)
         pieces.ticks_at(axes, sizes)
         axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 1.5)
-        _value_axis(axes, means, always_from_0=True)
+        pieces.from_0(axes, means)
         axes.set_title(title if style.narrow else wrapped(title, 28))
         axes.grid(axis="y")
         if axes is grid[-1] or not style.narrow:
@@ -123,6 +112,10 @@ def _wasted(run: Run, saturated: bool) -> float:
     """Waste in per cent of KV memory, over the saturated part or the whole run."""
     percent = palette.while_waiting(run.summary) if saturated else palette.whole_run(run.summary)
     return palette.waste(percent or palette.whole_run(run.summary))
+
+
+def _latency(latency: Latency, run: Run) -> float | None:
+    return palette.number(run.summary["latency"][latency.key].get(latency.statistic))
 
 
 def _served(run: Run) -> float | None:
@@ -145,14 +138,6 @@ def _plot(axes: Axes, style: Style, look: Look, points: Sequence[tuple[float, In
             axes.plot([x, x], [value.low, value.high], color=look.colour, linewidth=0.67 * style.line)
 
 
-def _value_axis(axes: Axes, values: Sequence[float], always_from_0: bool = False) -> None:
-    positive = [value for value in values if value > 0]
-    if positive and max(positive) > 20 * min(positive) and not always_from_0:
-        pieces.log_axis(axes, "y", min(positive), max(positive))
-    else:
-        axes.set_ylim(0, 1.08 * max(values, default=0) or 1)
-
-
 def _looks(style: Style, found: Sequence[Curve]) -> list[Look]:
     return style.looks([parts_of(next(iter(curve.runs.values()))[0].config) for curve in found])
 
@@ -164,10 +149,6 @@ def _legend(figure: Figure, style: Style, found: Sequence[Curve]) -> None:
 
 def _values(runs: Sequence[Run], key: str) -> list[float]:
     return sorted({x for run in runs if (x := joined.setting(run, key)) is not None})
-
-
-def _runs(runs: Sequence[Run]) -> str:
-    return f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
 
 
 def _throughput_headline(found: Sequence[Curve], load: str) -> str:

@@ -1,19 +1,18 @@
 """Systems: single runs, or runs that differ only in the seed; each has one name and colour in figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 from statistics import fmean
-from typing import Any
 
 from kvsim.reports import clocks, palette
 from kvsim.reports.alike import by_seed, one_traffic, seed_of
 from kvsim.reports.colours import parts_of
+from kvsim.reports.palette import Summary
 from kvsim.reports.ranked import all_rejected, by_scheduler, different_clocks, ranked, rejections
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval, alike, interval
 
-Summary = Mapping[str, Any]
 _MOST_LETTERS = 28
 
 
@@ -95,9 +94,7 @@ def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], li
 
     Means over the seeds, over the same part of the run for all systems.
     """
-    found, saturated = palette.shares_of_all([run.summary for each in systems for run in each.runs])
-    left = iter(found)
-    by_system = [[next(left) for _ in each.runs] for each in systems]
+    by_system, saturated = palette.shares_by_system([[run.summary for run in each.runs] for each in systems])
     means = [{kind: fmean(s[kind] for s in seeds) for kind in palette.KINDS} for seeds in by_system]
     wastes = [interval([palette.waste(percent) for percent in seeds]) for seeds in by_system]
     return means, [each for each in wastes if each is not None], saturated

@@ -5,22 +5,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from kvsim.reports.arrays import Floats
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
-from kvsim.reports.figures.over_time import Curve, capacity, longest, time_words
+from kvsim.reports.figures.over_time import Curve, capacity, longest, slots_of, time_words
 from kvsim.reports.figures.sheet import new_sheet, wrapped
 from kvsim.reports.figures.systems import System
 from kvsim.reports.links import links_in_words
-from kvsim.reports.palette import Summary, count, figures, percent_text
-from kvsim.reports.quantities import at
+from kvsim.reports.palette import count, figures, percent_text
+from kvsim.reports.quantities import at, percent_at
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.rundir.stack import HELD, held_by
 from kvsim.sim.models.catalog import GIB
-
-Floats = npt.NDArray[np.float64]
 
 
 def has_tier(system: System) -> bool:
@@ -56,7 +54,8 @@ def _panels(systems: Sequence[System], busy: str) -> list[tuple[str, Callable[[R
     tiers = [(f"held by {name} (GiB)", partial(_held, name=name)) for name in names]
     if any(_by_gpu(system.first) is not None for system in systems):
         tiers.insert(0, ("held by the GPU, with free prefixes (GiB)", _by_gpu))
-    return [*tiers, (f"loaded (GB/s){busy}", _loaded), ("stored (GB/s)", _stored)]
+    loaded, stored = (partial(_rate, column=f"tier_{way}_bytes") for way in ("loaded", "stored"))
+    return [*tiers, (f"loaded (GB/s){busy}", loaded), ("stored (GB/s)", stored)]
 
 
 def _by_gpu(run: Run) -> Floats | None:
@@ -65,23 +64,12 @@ def _by_gpu(run: Run) -> Floats | None:
     if run.config.get("pools") or not size:
         return None
     slot_bytes = size["kv_bytes_per_token"] / size["slots_per_token"] * server["tensor_parallel_size"]
-    timeline = run.columns.timeline
-    empty = sum(timeline[kind] for kind in ("free", "external", "idle") if kind in timeline)
-    held: Floats = (capacity(run) - empty) * slot_bytes / GIB
-    return held
+    return (capacity(run) - slots_of(run, ("free", "external", "idle"))) * slot_bytes / GIB
 
 
 def _held(run: Run, name: str) -> Floats | None:
     column = held_by(run.columns.timeline).get(name)
     return None if column is None else run.columns.timeline[column] / GIB
-
-
-def _loaded(run: Run) -> Floats:
-    return _rate(run, "tier_loaded_bytes")
-
-
-def _stored(run: Run) -> Floats:
-    return _rate(run, "tier_stored_bytes")
 
 
 def _rate(run: Run, column: str) -> Floats:
@@ -94,7 +82,7 @@ def _rate(run: Run, column: str) -> Floats:
 
 def _headline(systems: Sequence[System]) -> str:
     """The share of prompt tokens that was loaded, and from where."""
-    shares = [system.number(lambda summary: _percent(summary, "hit_share")) for system in systems]
+    shares = [system.number(percent_at("tier", "hit_share")) for system in systems]
     if len(systems) > 1:
         listed = pieces.listed([system.name for system in systems], shares, percent_text)
         return f"Prompt tokens loaded from the tier: {listed}"
@@ -120,14 +108,5 @@ def _busy(systems: Sequence[System]) -> str:
 
 def _mean(system: System, name: str, times: float = 1.0) -> float | None:
     """A tier statistic times a factor; None if a run lacks it."""
-    found = system.number(lambda summary: _of_tier(summary, name))
+    found = system.number(at("tier", name))
     return None if found is None else found.mean * times
-
-
-def _of_tier(summary: Summary, name: str) -> float | None:
-    return at("tier", name)(summary)
-
-
-def _percent(summary: Summary, name: str) -> float | None:
-    share = _of_tier(summary, name)
-    return None if share is None else 100 * share

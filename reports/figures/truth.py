@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Style
+from kvsim.reports.replays import WAYS
 from kvsim.reports.truth import Grouped, Validation, groups, model_only, off
 from kvsim.sim.validate import Compared
-
-WAYS = ("measured", "simulated")
 
 
 def draw_truth(found: Validation, directory: Path, style: Style) -> None:

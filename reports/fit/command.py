@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -58,7 +59,12 @@ def fit_command(
     else:
         Console(highlight=False).print(fit_report(fits, others, terms))
     if output.out is not None:
-        _draw(fits, output.out, output)
+        from kvsim.reports.figures.memory_split import draw_memory
+        from kvsim.reports.rundir.writing import print_figures
+
+        if not fits[0].lines:
+            raise KvsimError("out must be left out with kv_memory: a given cache has no other parts to draw")
+        print_figures(output.out, partial(draw_memory, fits), output)
 
 
 def _numbers(fit: Fit) -> dict[str, object]:
@@ -70,15 +76,3 @@ def _numbers(fit: Fit) -> dict[str, object]:
         "kv_memory_bytes": fit.kv_memory_bytes,
         "refused": capacity.refusal,
     }
-
-
-def _draw(fits: Sequence[Fit], out: Path, pictures: Pictures) -> None:
-    from kvsim.reports.figures import styled
-    from kvsim.reports.figures.memory_split import draw_memory
-    from kvsim.reports.rundir.writing import write_figures
-
-    if not fits[0].lines:
-        raise KvsimError("out must be left out with kv_memory: a given cache has no other parts to draw")
-    style = styled(pictures)
-    for path in write_figures(out, lambda part: draw_memory(fits, part, style)):
-        print(path)

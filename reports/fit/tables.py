@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable
-from kvsim.sim.fit.answer import Fit
+from kvsim.sim.fit.answer import Fit, group_json
 from kvsim.sim.fit.log import StartupLog
 from kvsim.sim.fit.log_terms import Term
 from kvsim.sim.fit.what_if import WhatIf
+from kvsim.sim.models.catalog import GIB
 
-GIB = 2**30
 BAR_WIDTH = 72
 """Columns of the bar in a terminal that has as many."""
 PARTS = {
@@ -84,26 +84,23 @@ def _verdict(fit: Fit) -> str:
 
 @dataclass(frozen=True)
 class _Bar:
-    """The bar, as wide as the terminal allows."""
+    """One GPU's memory as a bar, as wide as the terminal allows; it says if the parts do not fit."""
 
     fit: Fit
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield _bar(self.fit, min(BAR_WIDTH, options.max_width))
-
-
-def _bar(fit: Fit, columns: int) -> Text:
-    """One GPU's memory as a stacked bar; parts that do not fit are cut off and reported."""
-    total, bar, used = fit.gpu.memory_bytes, Text(), 0
-    for line in fit.lines:
-        width = min(round(columns * max(0, line.bytes) / total), columns - used)
-        used += width
-        colour, glyph = PARTS[line.name]
-        bar.append(glyph * width, style=colour)
-    needed = sum(max(0, line.bytes) for line in fit.lines if line.name not in ("KV cache", "not used"))
-    if needed > total:
-        bar.append(f"\n{needed / GIB:,.1f} GiB, before any cache, for the {total / GIB:,.1f} of one GPU")
-    return bar
+        lines, total = self.fit.lines, self.fit.gpu.memory_bytes
+        left = columns = min(BAR_WIDTH, options.max_width)
+        bar = Text()
+        for line in lines:
+            width = min(round(columns * max(0, line.bytes) / total), left)
+            left -= width
+            colour, glyph = PARTS[line.name]
+            bar.append(glyph * width, style=colour)
+        needed = sum(max(0, line.bytes) for line in lines if line.name not in ("KV cache", "not used"))
+        if needed > total:
+            bar.append(f"\n{needed / GIB:,.1f} GiB, before any cache, for the {total / GIB:,.1f} of one GPU")
+        yield bar
 
 
 def memory_table(fit: Fit) -> Table:
@@ -125,8 +122,6 @@ def groups_table(fit: Fit) -> Table:
         "groups of layers", "layers each", "tokens a block", "page KiB", "padding", "blocks of a request"
     )
     rows: dict[tuple[str, ...], int] = {}
-    from kvsim.sim.fit.answer import group_json
-
     for group in fit.groups:
         told = group_json(group, fit.request)
         page = group.page

@@ -4,112 +4,81 @@ Each recorded instant holds the ranges that changed; they fully cover every olde
 tracks the covering row of each *cell* (the largest unit that divides every range).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kvsim.reports import palette
+from kvsim.reports.arrays import Bools, Int64
 from kvsim.reports.html.packing import Pack
 from kvsim.reports.memory_map import MemoryMap, owners_of
-
-Int64 = npt.NDArray[np.int64]
-_COLUMNS = ("start", "size", "owner", "filled", "cached", "idle", "held")
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Arena:
-    """Rows of ranges, grouped by instant and sorted by address.
+    """A recorded map whose rows are grouped by instant and sorted by address.
 
-    Rows `offsets[i] : offsets[i + 1]` belong to instant `i`. `owner` indexes `names`, the owners as strings;
-    the first one stands for no owner. `recorded` is the number of instants before any were dropped.
+    The first of its owners stands for no owner. `recorded` is the number of instants before any were dropped.
     """
 
-    times_s: npt.NDArray[np.float64]
-    offsets: Int64
-    start: Int64
-    size: Int64
-    owner: Int64
-    filled: Int64
-    cached: Int64
-    idle: Int64
-    held: Int64
-    names: list[str]
+    map: MemoryMap
     recorded: int
-    layers: str = ""
+    layers: str
     """The share that each kind of layer holds, in words."""
-    pools: tuple[tuple[str, int, int], ...] = ()
+    pools: Sequence[tuple[str, int, int]]
     """(layers, start, end) of each part that only some layers use; empty if all share the arena."""
-
-    @property
-    def slots(self) -> int:
-        """The size of the arena."""
-        first = self._rows(0)
-        return int((self.start[first] + self.size[first]).max())
 
     @property
     def unit(self) -> int:
         """Slots per cell."""
-        return int(np.gcd.reduce(np.concatenate([self.start, self.size])))
+        return int(np.gcd.reduce(np.concatenate([self.map.rows.start, self.map.rows.size])))
 
     def halved(self) -> "Arena":
         """Drop every other instant, keeping the last, and the rows that are then never visible."""
-        count = len(self.times_s)
+        times_s, offsets, rows = self.map.instants, self.map.offsets, self.map.rows
+        count = len(times_s)
         odd = count % 2
-        kept = np.ones(len(self.start), bool)
+        kept = np.ones(len(rows.start), bool)
         for later in range(1 + odd, count, 2):
-            kept[self._rows(later - 1)] = ~self._replaced(later - 1, later)
-        group = (np.repeat(np.arange(count), np.diff(self.offsets)) + odd) // 2
-        order = np.lexsort((self.start, group))
+            kept[offsets[later - 1] : offsets[later]] = ~self._replaced(later)
+        group = (np.repeat(np.arange(count), np.diff(offsets)) + odd) // 2
+        order = np.lexsort((rows.start, group))
         order = order[kept[order]]
-        groups = (count + odd) // 2
-        return Arena(
-            times_s=self.times_s[1 - odd :: 2],
-            offsets=np.searchsorted(group[order], np.arange(groups + 1)),
-            **{name: getattr(self, name)[order] for name in _COLUMNS},
-            names=self.names,
-            recorded=self.recorded,
-            layers=self.layers,
-            pools=self.pools,
-        )
+        offsets = np.searchsorted(group[order], np.arange((count + odd) // 2 + 1))
+        return replace(self, map=MemoryMap(times_s[1 - odd :: 2], offsets, rows.taken(order)))
 
-    def _rows(self, instant: int) -> slice:
-        return slice(int(self.offsets[instant]), int(self.offsets[instant + 1]))
-
-    def _replaced(self, earlier: int, later: int) -> Bools:
-        """Which rows of one instant are covered by those of a later one."""
-        first, above = self.start[self._rows(earlier)], self._rows(later)
-        if above.start == above.stop:
-            return np.zeros(len(first), bool)
-        at = np.searchsorted(self.start[above], first, side="right") - 1
-        ends = self.start[above] + self.size[above]
-        return (at >= 0) & (first < ends[np.maximum(at, 0)])
+    def _replaced(self, later: int) -> Bools:
+        """Which rows of the instant before are covered by those of a later one."""
+        first, begin, end = self.map.offsets[later - 1 : later + 2]
+        start, size = self.map.rows.start, self.map.rows.size
+        at = np.searchsorted(start[begin:end], start[first:begin], side="right") - 1
+        ends = np.append(start[begin:end] + size[begin:end], 0)
+        return (at >= 0) & (start[first:begin] < ends[np.maximum(at, 0)])
 
     def packed(self) -> tuple[Pack, dict[str, Any]]:
         """The columns for the page, and the metadata needed to read them."""
-        unit = self.unit
-        ends = self.start + self.size
+        rows, unit = self.map.rows, self.unit
+        ends = rows.start + rows.size
         pack = Pack()
-        pack.add("gap", (self.start - np.concatenate([[0], ends[:-1]])) // unit % 2**32)
-        pack.add("size", self.size // unit)
-        used, owner = np.unique(np.concatenate([[0], self.owner]), return_inverse=True)
+        pack.add("gap", (rows.start - np.concatenate([[0], ends[:-1]])) // unit % 2**32)
+        pack.add("size", rows.size // unit)
+        used, owner = np.unique(np.concatenate([[0], rows.owner]), return_inverse=True)
         pack.add("owner", owner[1:])
-        pack.add("empty", np.where(self.owner > 0, self.size - self.filled, 0))
-        pack.add("cached", self.cached)
-        for name in ("idle", "held"):
-            if getattr(self, name).any():
-                pack.add(name, getattr(self, name))
-        pack.add("rows", np.diff(self.offsets))
-        members, samples, counts = _members([self.names[code] for code in used])
+        pack.add("empty", np.where(rows.owner > 0, rows.size - rows.filled, 0))
+        for name in ("cached", "idle", "held"):
+            if name == "cached" or getattr(rows, name).any():
+                pack.add(name, getattr(rows, name).astype(np.int64))
+        pack.add("rows", np.diff(self.map.offsets))
+        members, samples, counts = _members([rows.owners[code] for code in used])
         pack.add("setSize", counts)
         pack.add("member", members)
         pack.add("sample", samples)
-        about = {"slots": self.slots, "unit": unit, "recorded": self.recorded, "layers": self.layers}
+        about = {"slots": self.map.slots, "unit": unit, "recorded": self.recorded, "layers": self.layers}
         about["pools"] = [dict(zip(("name", "start", "end"), pool, strict=True)) for pool in self.pools]
-        return pack, about | {"times": [round(float(time), 9) for time in self.times_s]}
+        return pack, about | {"times": [round(float(time), 9) for time in self.map.instants]}
 
 
 def read_arena(path: Path, replica: int | None = None) -> Arena | None:
@@ -119,18 +88,11 @@ def read_arena(path: Path, replica: int | None = None) -> Arena | None:
         return None
     rows, offsets = recorded.rows, recorded.offsets
     instant = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    order = np.lexsort((rows.start, instant))
-    owner, names = _by_first_appearance(rows.owner[order], rows.owners)
-    start, size, *rest = (
-        column[order].astype(np.int64)
-        for column in (rows.start, rows.size, rows.filled, rows.cached, rows.idle, rows.held)
-    )
-    return Arena(
-        *(recorded.instants, offsets, start, size, owner, *rest, names),
-        recorded=len(recorded.instants),
-        layers=_layers(recorded),
-        pools=tuple(recorded.pools) if len(recorded.pools) > 1 else (),
-    )
+    ordered = rows.taken(np.lexsort((rows.start, instant)))
+    owner, owners = _by_first_appearance(ordered.owner, rows.owners)
+    ordered = MemoryMap(recorded.instants, offsets, ordered._replace(owner=owner, owners=owners))
+    pools = recorded.pools if len(recorded.pools) > 1 else ()
+    return Arena(ordered, len(recorded.instants), _layers(recorded), pools)
 
 
 def _layers(recorded: MemoryMap) -> str:

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.reports import palette
+from kvsim.reports.arrays import Floats
 from kvsim.reports.quantities import LATENCIES
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.rundir.stack import HELD, held_by
+from kvsim.reports.slices import step_means
 from kvsim.sim.models.catalog import GIB
-
-Floats = npt.NDArray[np.float64]
 
 SLICES = 300
 RATE_SLICES = 60
@@ -84,23 +84,15 @@ def _over_time(run: Run, kinds: Sequence[str]) -> dict[str, Any]:
 
 def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
     """Means over each slice of a step function; 0 before its first value."""
-    length = np.diff(time, append=max(edges[-1], time[-1]))
-    area = np.concatenate([[0.0], np.cumsum(values * length)])
-    at = np.concatenate([time, [max(edges[-1], time[-1])]])
-    return np.diff(np.interp(edges, at, area)) / np.diff(edges)
+    return step_means(np.append(time, max(edges[-1], time[-1])), np.append(values, 0), edges)
 
 
 def _waste(groups: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:
     """Means over the seeds, over the same part of all runs: while requests waited, or the whole run."""
-    summaries = [run.summary for group in groups for run in group]
-    kinds = palette.kinds_of(summaries)
-    shares, saturated = palette.shares_of_all(summaries)
-    left, found = iter(shares), []
-    for group in groups:
-        seeds = [next(left) for _ in group]
-        percent = {kind: round(fmean(each[kind] for each in seeds), 3) for kind in kinds}
-        found.append({"percent": percent, "saturated": saturated})
-    return found
+    kinds = palette.kinds_of(run.summary for group in groups for run in group)
+    shares, saturated = palette.shares_by_system([[run.summary for run in group] for group in groups])
+    means = [{kind: round(fmean(each[kind] for each in seeds), 3) for kind in kinds} for seeds in shares]
+    return [{"percent": percent, "saturated": saturated} for percent in means]
 
 
 def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:

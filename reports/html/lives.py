@@ -5,18 +5,15 @@ spans come from reports/lives, so the page agrees with `sim explain`.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from kvsim.reports.arrays import Int64
 from kvsim.reports.html.packing import NOTHING, Column, Pack
-from kvsim.reports.html.tables import Texts
 from kvsim.reports.lives.event_log import NOTHING as NONE
 from kvsim.reports.lives.event_log import REFUSE, EventLog
 from kvsim.reports.lives.spans import STATES, Lives
 from kvsim.reports.rundir.formats import Columns
+from kvsim.sim.record.events import Texts
 from kvsim.sim.workload import PS_PER_S
-
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 STATUS = ("finished", "truncated", "rejected")
 _AMOUNTS = ("tokens", "cached", "by", "need", "free", "largest")

@@ -40,7 +40,6 @@ def page(title: str, data: Mapping[str, Any], packs: Mapping[str, str]) -> str:
     packs : mapping of str
         Gzipped data in base64, by name.
     """
-    style = "".join(_text(f"{name}.css") for name in ("page", "parts"))
     script = "\n".join(_text(f"scripts/{name}.js") for name in SCRIPTS)
     every = {**packs, "plotly": base64.b64encode(_bytes(PLOTLY)).decode()}
     holders = "\n".join(
@@ -49,12 +48,17 @@ def page(title: str, data: Mapping[str, Any], packs: Mapping[str, str]) -> str:
     )
     parts = {
         "TITLE": html.escape(title),
-        "STYLE": style,
+        "STYLE": style(),
         "DATA": _json(data),
         "PACKS": holders,
         "SCRIPT": f'(() => {{\n"use strict";\n{script}\n}})();',
     }
     return _filled(_text("page.html"), parts)
+
+
+def style() -> str:
+    """The style of all pages."""
+    return "".join(_text(f"{name}.css") for name in ("page", "parts"))
 
 
 def _filled(frame: str, parts: Mapping[str, str]) -> str:

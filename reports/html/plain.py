@@ -5,12 +5,11 @@ import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kvsim.reports.figures.style import SCREEN, Style
-from kvsim.reports.html.page import GENERATOR
+from kvsim.reports.html.page import GENERATOR, style
 
 _LONG = 24
 """Longer cells are wrapped, in characters."""
@@ -25,10 +24,6 @@ def plain_page(name: str, answer: str, sections: Mapping[str, str], about: str =
     `about` stands below the name: what all runs have in common.
     """
     below = f'<p class="lead">{html.escape(about)}</p>' if about else ""
-    style = "".join(
-        resources.files("kvsim.reports.html").joinpath(f"{each}.css").read_text("utf-8")
-        for each in ("page", "parts")
-    )
     parts = "".join(
         f'<section aria-labelledby="part-{place}"><h2 id="part-{place}">{html.escape(heading)}</h2>'
         f"{content}</section>"
@@ -40,7 +35,7 @@ def plain_page(name: str, answer: str, sections: Mapping[str, str], about: str =
 {GENERATOR}
 <meta http-equiv="Content-Security-Policy"
   content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{html.escape(f"{name} - kvsim report")}</title><style>{style}
+<title>{html.escape(f"{name} - kvsim report")}</title><style>{style()}
 img {{ width: 100%; height: auto; background: #fff; border-radius: 8px; }}</style></head>
 <body><header class="page top"><p class="brand">kvsim report</p><h1>{html.escape(name)}</h1>
 {below}<p class="answer">{html.escape(answer)}</p></header><main class="page" id="main">

@@ -151,8 +151,7 @@ def _described(
     tick = tick_s(end_s(run) if on_several(run) else end)
     own = {"requests": packed_requests(requests, tick)}
     about: dict[str, Any] = {"label": server.label, "end": end, "tick": tick, "reasons": []}
-    engine = server.config.get("scenario", {}).get("engine", {})
-    about["engine"] = {name: engine.get(name) for name in _SETTINGS}
+    about["engine"] = {name: server.engine.get(name) for name in _SETTINGS}
     if log is not None:
         here, told = log.of_replica(server.place), lives_of(run, server, log)
         between = between_stays(run)
@@ -180,11 +179,9 @@ def _fitting(arenas: Sequence[Arena | None], room: int) -> list[_Packed | None]:
         if sum(sizes) <= room:
             return packed
         place = sizes.index(max(sizes))
-        largest = kept[place]
-        assert largest is not None
-        if len(largest.times_s) < 2 * _LEAST_INSTANTS:
+        if len(kept[place].map.instants) < 2 * _LEAST_INSTANTS:
             return packed
-        kept[place] = largest.halved()
+        kept[place] = kept[place].halved()
         packed[place] = _packed(kept[place])
 
 

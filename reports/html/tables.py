@@ -1,24 +1,15 @@
 """Read parquet string columns that have few distinct values as codes, for speed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from kvsim.reports.html.packing import Column
 from kvsim.reports.rundir.formats import check_range, check_type
 from kvsim.sim.files.reading import understood
 from kvsim.sim.files.tables import as_numpy, read_table
-
-
-@dataclass(frozen=True)
-class Texts:
-    """A column of strings: row i is `texts[codes[i]]`."""
-
-    codes: npt.NDArray[np.int64]
-    texts: list[str]
+from kvsim.sim.record.events import Texts
 
 
 def read_columns(

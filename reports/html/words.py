@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kvsim.reports import clocks
 from kvsim.reports.alike import by_seed, one_traffic, seed_of, traffic
 from kvsim.reports.goals import in_words
+from kvsim.reports.grouping import by_key
 from kvsim.reports.headline import headline, memory, verdict
 from kvsim.reports.palette import count, figures, number
 from kvsim.reports.quantities import REQUESTS_PER_S
@@ -15,6 +15,7 @@ from kvsim.reports.ranked import by_scheduler, different_clocks, rejections
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.words import difference_lines, differences, with_spread
+from kvsim.reports.shown import noted
 from kvsim.reports.waiting import overload, overloads
 from kvsim.sim.record.summary import Summary
 
@@ -61,9 +62,7 @@ def answer(runs: Sequence[Run]) -> str:
     said = [*_rejections(groups), *_overloads(groups)]
     if one_traffic(runs):
         return " ".join([*said, _outcome(groups)])
-    by_traffic: dict[str, list[list[Run]]] = {}
-    for group in groups:
-        by_traffic.setdefault(traffic(group[0]), []).append(group)
+    by_traffic = by_key(groups, lambda group: traffic(group[0]))
     loads = [_arrivals(each[0][0]) for each in by_traffic.values()]
     apart = f": {'; '.join(loads)}" if len(set(loads)) == len(loads) <= _MOST_LOADS else ""
     said.append(f"The runs had different traffic, so they are not ranked against each other{apart}.")
@@ -156,7 +155,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "KV memory": _kv_memory,
         "Step times": lambda run: str(run.summary.get("cost", {}).get("source", "")),
         "Clock": lambda run: clocks.told([run.summary.get("cost", {})]),
-        "Seed": lambda run: str(_workload(run).get("seed", "")),
+        "Seed": lambda run: str(run.workload.get("seed", "")),
     }
     told = []
     for name, read in readers.items():
@@ -183,11 +182,7 @@ def _owned(value: str, labels: Sequence[str]) -> str:
 
 def notes(runs: Sequence[Run]) -> list[str]:
     """Notes on the numbers, each once, prefixed with the runs they apply to unless that is all of them."""
-    whose: dict[str, list[str]] = {}
-    for run in runs:
-        for note in run.summary.get("notes", []):
-            whose.setdefault(str(note), []).append(run.label)
-    return [note if len(who) == len(runs) else f"{', '.join(who)}: {note}" for note, who in whose.items()]
+    return noted((run.label, run.summary.get("notes", [])) for run in runs)
 
 
 def _common(runs: Sequence[Run], read: Callable[[Run], str]) -> str:
@@ -195,22 +190,12 @@ def _common(runs: Sequence[Run], read: Callable[[Run], str]) -> str:
     return values.pop() if len(values) == 1 else ""
 
 
-def _scenario(run: Run) -> Mapping[str, Any]:
-    found = run.config.get("scenario")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _workload(run: Run) -> Mapping[str, Any]:
-    found = run.config.get("workload")
-    return found if isinstance(found, Mapping) else {}
-
-
 def _name(value: object) -> str:
     return str(value.get("name", "")) if isinstance(value, Mapping) else ""
 
 
 def _model(run: Run) -> str:
-    return _name(_scenario(run).get("model"))
+    return _name(run.config.get("scenario", {}).get("model"))
 
 
 def _kv_memory(run: Run) -> str:
@@ -224,25 +209,23 @@ def _replicas(run: Run) -> str:
 
 
 def _gpu(run: Run) -> str:
-    scenario = _scenario(run)
+    scenario = run.config.get("scenario", {})
     name, several = _name(scenario.get("gpu")), number(scenario.get("tensor_parallel_size")) or 1
     return f"{several:.0f} × {name}" if name and several > 1 else name
 
 
 def _trace(run: Run) -> str:
-    trace = str(_workload(run).get("trace", ""))
-    return trace.rpartition("/")[2]
+    return str(run.workload.get("trace", "")).rpartition("/")[2]
 
 
 def _arrivals(run: Run) -> str:
-    workload = _workload(run)
-    clients, rate, kind = (workload.get(name) for name in ("clients", "request_rate", "arrivals"))
+    clients, rate, kind = (run.workload.get(name) for name in ("clients", "request_rate", "arrivals"))
     if clients:
         return f"{clients} clients, each asking when it has its answer"
     if rate == "inf":
         return "all at once"
     if rate is not None:
-        if kind == "gamma" and workload.get("burstiness") == 1:
+        if kind == "gamma" and run.workload.get("burstiness") == 1:
             kind = "Poisson"
         return f"{figures(number(rate))} requests/s" + (f" ({kind})" if kind else "")
-    return "as in the trace" if workload else ""
+    return "as in the trace" if run.workload else ""

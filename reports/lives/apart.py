@@ -26,9 +26,10 @@ from kvsim.reports.lives.event_log import (
 from kvsim.reports.lives.lines import Line
 from kvsim.reports.lives.spans import DOWN, HANDED, MOVING, STATES, Came, Lives, Span, came_at, lives
 from kvsim.reports.lives.story import Story, divided, story
-from kvsim.reports.lives.words import line_text, many
+from kvsim.reports.lives.words import line_text
 from kvsim.reports.palette import seconds
 from kvsim.reports.rundir.run import Run
+from kvsim.sim.counted import several
 from kvsim.sim.serving.pulling import LATENCY_PS
 from kvsim.sim.workload import PS_PER_S
 
@@ -94,15 +95,14 @@ def story_of(run: Run, log: EventLog, request: int, how: str = "") -> Story:
     for again, (before, after) in zip(times, pairwise(told), strict=False):
         more, line = _died(run, log, before, after, again)
         spans += [*more, *after.spans]
-        lines += [line, *(after.lines if _sent(log, request, again + 1) else after.lines[1:])]
-    return replace(
-        last,
-        label=run.server_of(request).label,
-        arrival_ps=arrival_ps,
-        spans=spans,
-        lines=lines,
-        parts=divided(spans),
-    )
+        lines += [line, *(after.lines if _rows(log, request, again + 1, SEND) else after.lines[1:])]
+    label = run.server_of(request).label
+    return replace(_joined(last, arrival_ps, spans, lines), label=label)
+
+
+def _joined(last: Story, arrival_ps: int, spans: list[Span], lines: list[Line]) -> Story:
+    """The last of several stories, with the spans and lines of all."""
+    return replace(last, arrival_ps=arrival_ps, spans=spans, lines=lines, parts=divided(spans))
 
 
 def _died(run: Run, log: EventLog, before: Story, after: Story, again: int) -> tuple[list[Span], Line]:
@@ -115,8 +115,8 @@ def _died(run: Run, log: EventLog, before: Story, after: Story, again: int) -> t
     if at_ps < after.arrival_ps:
         spans.append(Span(at_ps, after.arrival_ps, DOWN, "", NOTHING))
     replica = log.reasons[log.reason[row]]
-    text = line_text("died" if tokens else "died empty", replica=replica, tokens=many(tokens, "token"))
-    if _sent(log, after.request, again + 1):
+    text = line_text("died" if tokens else "died empty", replica=replica, tokens=several(tokens, "token"))
+    if _rows(log, after.request, again + 1, SEND):
         how = "sent again" if at_ps == after.arrival_ps else "none alive"
         text += _goes_on(how, run, log, after, at_ps, again + 1)
     return spans, Line(at_ps, "lost", text)
@@ -126,14 +126,9 @@ def _goes_on(  # noqa: PLR0917 - what a line tells
     how: str, run: Run, log: EventLog, after: Story, since_ps: int, again: int = 0
 ) -> str:
     """Where the router sent a request after a delay, and how long no replica was alive."""
-    (row,) = _sent(log, after.request, again)[:1]
+    row = _rows(log, after.request, again, SEND)[0]
     replica = run.replicas[int(log.numbers["replica"][row])].label
     return line_text(how, replica=replica, time=seconds((after.arrival_ps - since_ps) / PS_PER_S))
-
-
-def _sent(log: EventLog, request: int, again: int) -> list[int]:
-    """The events at which the router sent a request after a delay, without the one of its hand-over."""
-    return _rows(log, request, again, SEND)
 
 
 def _rows(log: EventLog, request: int, again: int | None, *kinds: int) -> list[int]:
@@ -143,8 +138,7 @@ def _rows(log: EventLog, request: int, again: int | None, *kinds: int) -> list[i
         chosen &= log.resent == again
     if kinds:
         chosen &= np.isin(log.kind, kinds)
-    found: list[int] = np.flatnonzero(chosen).tolist()
-    return found
+    return np.flatnonzero(chosen).tolist()
 
 
 def _once(run: Run, log: EventLog, request: int, how: str, again: int | None = None) -> Story:
@@ -161,32 +155,20 @@ def _once(run: Run, log: EventLog, request: int, how: str, again: int | None = N
         return told
     prefill = seen_by(run, run.replicas[places[0]], log)
     before = story(prefill, lives_of(run, prefill, log), request, resent=again)
-    spans = [
-        *before.spans,
-        Span(before.end_ps, told.arrival_ps, HANDED, "", NOTHING),
-        *told.spans,
-    ]
+    spans = [*before.spans, Span(before.end_ps, told.arrival_ps, HANDED, "", NOTHING), *told.spans]
     decode = run.replicas[places[-1]].label
-    reserved = [
-        replace(line, text=line_text("reserved", replica=decode))
-        for line in told.lines
-        if line.event == "reserve"
-    ]
+    room = line_text("reserved", replica=decode)
+    reserved = [replace(line, text=room) for line in told.lines if line.event == "reserve"]
     told = replace(told, lines=[line for line in told.lines if line.event != "reserve"])
-    lines = sorted([*_of_prompt(before.lines), *reserved], key=lambda line: line.time_ps)
+    prompt = [line for line in before.lines if line.event != "decode"]  # no token of the answer
+    lines = sorted([*prompt, *reserved], key=lambda line: line.time_ps)
     lines.append(Line(told.arrival_ps, "arrive", line_text("comes", replica=decode)))
     read_s = [told.facts[name] for name in ("read_begin_s", "read_end_s")]
     if last and None not in read_s:
         lines += _of_answer(told, decode, whole_ps(np.array(read_s)).tolist())
     else:
         lines += told.lines[1:]
-    return replace(
-        told,
-        arrival_ps=before.arrival_ps,
-        spans=spans,
-        lines=lines,
-        parts=divided(spans),
-    )
+    return _joined(told, before.arrival_ps, spans, lines)
 
 
 def _places(log: EventLog, request: int, again: int | None) -> list[int]:
@@ -200,9 +182,7 @@ def _places(log: EventLog, request: int, again: int | None) -> list[int]:
 def _moved(run: Run, log: EventLog, request: int, how: str, again: int | None) -> Story:
     """The life of a request that may have moved: its stays, and the time between them."""
     rows = [row for row in _rows(log, request, again) if log.kind[row] not in {REJECT, LOST, SEND}]
-    stays = dict(
-        zip(log.numbers["sample"][rows].tolist(), log.numbers["replica"][rows].tolist(), strict=True)
-    )
+    stays = dict(zip(*(log.numbers[name][rows].tolist() for name in ("sample", "replica")), strict=True))
     told: list[Story] = []
     for stay, place in stays.items() or [(0, _places(log, request, again)[-1])]:
         server = run.replicas[place]
@@ -214,14 +194,7 @@ def _moved(run: Run, log: EventLog, request: int, how: str, again: int | None) -
         spans += [Span(before.end_ps, after.arrival_ps, MOVING, "", NOTHING), *after.spans]
         here = line_text("moved", replica=after.label)
         lines += [Line(after.arrival_ps, "move_in", here), *after.lines[2:]]
-    return replace(
-        last, arrival_ps=first.arrival_ps, spans=spans, lines=lines, parts=divided(spans), sample=0
-    )
-
-
-def _of_prompt(lines: Sequence[Line]) -> list[Line]:
-    """The prefill replica's lines without its first token, which is not part of the answer."""
-    return [line for line in lines if line.event != "decode"]
+    return replace(_joined(last, first.arrival_ps, spans, lines), sample=0)
 
 
 def _of_answer(told: Story, decode: str, read_ps: Sequence[int]) -> Iterator[Line]:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.arrays import Int64
 from kvsim.reports.html.tables import read_columns
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S
-
-Int64 = npt.NDArray[np.int64]
 
 NOTHING = -1
 """In a column: no number."""

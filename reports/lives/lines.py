@@ -14,9 +14,10 @@ import numpy as np
 
 from kvsim.reports.lives.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE, REJECT, SEND
 from kvsim.reports.lives.spans import DECODING, LOADING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
-from kvsim.reports.lives.words import LINES, event_text, line_text, many, more_of, reason_name, reason_text
+from kvsim.reports.lives.words import LINES, event_text, line_text, more_of, reason_name, reason_text
 from kvsim.reports.palette import number, seconds
 from kvsim.reports.rundir.run import Run
+from kvsim.sim.counted import several
 from kvsim.sim.workload import PS_PER_S
 
 _NUMBERED = ("no room", "watermark")
@@ -145,7 +146,7 @@ class Teller:
         if not others:
             return line_text("alone")
         first = self._setting("policy") in (None, "fcfs")
-        text = line_text("behind" if first else "among", others=many(others, "other"))
+        text = line_text("behind" if first else "among", others=several(others, "other"))
         if entered_ps is not None:
             entered = "entered" if others == 1 else "all entered"
             text += line_text(entered, time=seconds(entered_ps / PS_PER_S))
@@ -225,13 +226,11 @@ class Teller:
             on.append(line_text("prompt" if len(prompts) == 1 else "prompts", requests=names))
         decodes = int((now & (lives.state == DECODING)).sum())
         if decodes and str(self._setting("scheduler")).startswith("vllm-v1"):
-            on.append(many(decodes, "decode"))
+            on.append(several(decodes, "decode"))
         return line_text("spent", on=", ".join(on)) if on else ""
 
     def _setting(self, name: str) -> Any:  # noqa: ANN401 - JSON is any value
-        scenario = self.run.config.get("scenario")
-        engine = scenario.get("engine") if isinstance(scenario, Mapping) else None
-        return engine.get(name) if isinstance(engine, Mapping) else None
+        return self.run.engine.get(name)
 
 
 def _lasted(spans: list[Span]) -> str:

@@ -17,7 +17,7 @@ WHY = {"priority": "they were more urgent", "sjf": "their answers are shorter"}
 
 def passed_over(run: Run, log: EventLog) -> dict[int, str]:
     """Request -> how often it was passed over, in words; empty if no policy orders the queue."""
-    policy = str(run.config.get("scenario", {}).get("engine", {}).get("policy") or "fcfs")
+    policy = str(run.engine.get("policy") or "fcfs")
     if policy == "fcfs" or (policy in ENGINES and policy not in WHY):
         return {}
     why = WHY.get(policy) or (policy_class(policy) if policy in POLICIES else Policy).why

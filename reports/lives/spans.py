@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from kvsim.reports.arrays import Bools
 from kvsim.reports.lives.event_log import (
     ADMIT,
     DECODE,
@@ -61,8 +61,6 @@ from kvsim.reports.rundir.formats import Columns
 from kvsim.reports.rundir.run import Run
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
-
-Bools = npt.NDArray[np.bool_]
 
 _ARRIVE, _DISPLACED = len(EVENTS), len(EVENTS) + 1
 STATES = (

@@ -16,21 +16,12 @@ from kvsim.reports.alike import seed_of, traffic
 from kvsim.reports.lives.lines import Line, Teller
 from kvsim.reports.lives.passed import passed_over
 from kvsim.reports.lives.spans import HEAD, STATES, WAITS_LOADED, Lives, Span
-from kvsim.reports.rundir.run import Run
+from kvsim.reports.rundir.run import REQUEST_COLUMNS, REQUEST_NUMBERS, Run
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S
 
 CHOICES = ("slowest", "median", "most-preempted")
-_KNOWN = {"request", "arrival_s", "prompt_tokens", "output_tokens", "status", "num_preemptions"}
-_KNOWN |= {"ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token", "queueing_s", "finish_s"}
-_KNOWN |= {
-    "replica",
-    "first_scheduled_s",
-    "first_token_s",
-    "first_scheduled_step",
-    "first_token_step",
-    "finish_step",
-}
+_KNOWN = {*REQUEST_COLUMNS, *REQUEST_NUMBERS}
 _KNOWN |= {"prompt_computed_s", "read_begin_s", "read_end_s", "held_until_s", "reserved_s"}
 _KNOWN |= {"migration_begin_s", "migration_stop_s", "migration_end_s", "resent"}
 
@@ -145,14 +136,10 @@ def chosen(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
             raise KvsimError(
                 f"{other.path} and {runs[0].path} served different requests: explain one of them at a time"
             )
-    rows = len(runs[0].columns.requests["request"])
     if not text.isascii() or not text.isdigit() or runs[0].row_of(int(text)) < 0:
-        numbers = runs[0].columns.requests["request"]
-        whole = (
-            f"a number from {numbers[0]:,} to {numbers[-1]:,}"
-            if rows
-            else "in the run, which has no requests"
-        )
+        numbers, whole = runs[0].columns.requests["request"], "in the run, which has no requests"
+        if len(numbers):
+            whole = f"a number from {numbers[0]:,} to {numbers[-1]:,}"
         raise KvsimError(f"request must be {whole}, or one of {', '.join(CHOICES)}, got {text!r}")
     return list(runs), int(text), ""
 

@@ -13,12 +13,13 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from kvsim.reports.comparison import ruled_table
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.lives.lines import Line
 from kvsim.reports.lives.spans import STATES as STATE_NAMES
 from kvsim.reports.lives.story import Part, Story
 from kvsim.reports.lives.words import STATES, Look, reason_name
-from kvsim.reports.palette import count, seconds
+from kvsim.reports.palette import seconds
+from kvsim.sim.counted import several
 from kvsim.sim.workload import PS_PER_S
 
 _WIDEST = 110
@@ -44,7 +45,8 @@ class Told(Story):
 def story_view(story: Story) -> RenderableType:
     """One request in one run."""
     decimals = _decimals(story.e2e_ps)
-    parts: list[RenderableType] = [_heading(story), "", _timeline(story, decimals)]
+    head = _asked(story, _title(story, story.label))
+    parts: list[RenderableType] = [head, "", _timeline(story, decimals)]
     if story.e2e_ps:
         parts += ["", Bar(story, story.e2e_ps), "", _division(story, decimals)]
     if story.passed_over:
@@ -82,17 +84,14 @@ class Mark(Text):
         super().__init__(look.glyph, style=look.colour)
 
 
-def _heading(story: Story) -> RenderableType:
-    return _asked(story, _title(story, story.label))
-
-
 def _title(story: Story, where: str) -> str:
     return f"request {story.request} of {where}" + (f", {story.how}" if story.how else "")
 
 
 def _asked(story: Story, title: str) -> RenderableType:
     facts = story.facts
-    asked = f"prompt {_tokens(facts['prompt_tokens'])}, answer {_tokens(facts['output_tokens'])}"
+    prompt, answer = (several(facts[name], "token") for name in ("prompt_tokens", "output_tokens"))
+    asked = f"prompt {prompt}, answer {answer}"
     if len(story.answers) > 1:
         asked += f" in {len(story.answers)} answers"
     told = {name: value for name, value in story.labels.items() if value is not None}
@@ -101,10 +100,6 @@ def _asked(story: Story, title: str) -> RenderableType:
     if drafted:
         labels.append(f"{right:,} of {drafted:,} drafts right, {length:.2f} tokens a verification")
     return Group(Text(title, style="bold"), Text(", ".join([asked, str(facts["status"]), *labels])))
-
-
-def _tokens(value: int) -> str:
-    return f"{count(value)} token{'s' * (value != 1)}"
 
 
 def _timeline(story: Story, decimals: int) -> Table:
@@ -176,9 +171,7 @@ class Bar:
 
 def _division(story: Story, decimals: int) -> Table:
     """Where the time went; the times shown sum to the total shown."""
-    table = ruled_table("where its time went")
-    table.add_column("s", justify="right", no_wrap=True)
-    table.add_column("%", justify="right", no_wrap=True)
+    table = ruled_table("where its time went", "s", "%")
     for part, text in zip(story.parts, rounded(story.parts, decimals), strict=True):
         share = f"{100 * part.time_ps / story.e2e_ps:.1f}"
         table.add_row(Text.assemble(Mark(STATES[part.state]), f" {_named(part)}"), text, share)
@@ -205,10 +198,8 @@ def rounded(parts: Sequence[Part], decimals: int) -> list[str]:
 
 
 def _answers(story: Story, decimals: int) -> Table:
-    table = ruled_table("answer")
     columns = _columns([answer.parts for answer in story.answers])
-    for name in ("ended at (s)", *columns):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = ruled_table("answer", "ended at (s)", *columns)
     for answer in story.answers:
         mark = " *" if answer.sample == story.sample else "  "
         end = "rejected" if answer.rejected else _shown(answer.end_ps, decimals)
@@ -220,10 +211,8 @@ def _answers(story: Story, decimals: int) -> Table:
 
 
 def _side_by_side(stories: Sequence[Story]) -> Table:
-    table = ruled_table("")
     columns = _columns([story.parts for story in stories])
-    for name in ("E2E", *columns):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = ruled_table("", "E2E", *columns)
     for story in stories:
         table.add_row(story.label, seconds(story.e2e_ps / PS_PER_S), *_times(story.parts, columns))
     return table

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvsim.sim.counted import several
+
 
 @dataclass(frozen=True)
 class Look:
@@ -154,11 +156,6 @@ def for_page() -> dict[str, Any]:
     }
 
 
-def many(number: int, word: str) -> str:
-    """`1 token`, `1,234 tokens`."""
-    return f"{number:,} {word}{'s' * (number != 1)}"
-
-
 def more_of(number: int, word: str) -> str:
     """`one more answer`, `3 more answers`."""
     return f"one more {word}" if number == 1 else f"{number:,} more {word}s"
@@ -200,8 +197,8 @@ def event_text(
         template += HAPPENED["cached"]
     tokens = numbers.get("tokens", 0)
     own = {
-        "tokens": many(tokens, "token"),
-        "slots": many(tokens, "slot"),
+        "tokens": several(tokens, "token"),
+        "slots": several(tokens, "slot"),
         "by": "another request" if by is None else f"request {by}",
         "reason": reason,
     }

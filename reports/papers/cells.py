@@ -8,8 +8,6 @@ interrupted reproduction resumes, and any change of the simulator reruns everyth
 import hashlib
 import json
 import math
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import platformdirs
 
 from kvsim.sim import __version__
 from kvsim.sim.build import build_engine, engine_defaults
@@ -51,8 +49,7 @@ class Bench:
 
     def numbers(self, cell: Cell) -> Numbers:
         """The numbers of a cell, from the cache or from a run."""
-        found: Numbers = self.kept(cell, partial(carry_out, cell, self.build))
-        return found
+        return self.kept(cell, partial(carry_out, cell, self.build))
 
     def kept(self, cell: Any, find: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever JSON can hold
         """The result for a cell, from the cache or computed by `find`."""
@@ -71,13 +68,7 @@ class Bench:
 
 def cache_directory() -> Path:
     """This platform's directory for data that can be recomputed."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "kvsim" / "reproduce"
+    return Path(platformdirs.user_cache_dir("kvsim", appauthor=False)) / "reproduce"
 
 
 @cache
@@ -126,22 +117,13 @@ def deployment_of(cell: Cell) -> Deployment:
     """The server of a cell; a cost with `:shared` or `:copied` gets the number of sequences per request."""
     engine = cell["engine"]
     length = cell.get("max_model_len") or model_named(cell["model"]).max_model_len
-    settings = {**_defaults(engine.get("scheduler"), length), "max_model_len": length, **engine}
+    settings = {**engine_defaults(engine.get("scheduler"), length), "max_model_len": length, **engine}
     names = ("tensor_parallel_size", "kv_tokens", "cost")
     given = {name: cell[name] for name in names if name in cell}
     if given.get("cost", "").endswith((":shared", ":copied")):
         given["cost"] += str(max(cell["workload"].get(name, 1) for name in ("n", "beam_width")))
-    return Deployment(
-        model=model_named(cell["model"]),
-        gpu=gpu_named(cell["gpu"]),
-        engine=EngineConfig.of(settings),
-        **given,
-    )
-
-
-def _defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = engine_defaults(scheduler, max_model_len)
-    return found
+    model, gpu = model_named(cell["model"]), gpu_named(cell["gpu"])
+    return Deployment(model=model, gpu=gpu, engine=EngineConfig.of(settings), **given)
 
 
 def workload_of(cell: Cell, build: Builder) -> Workload:
@@ -229,10 +211,6 @@ def _internal(deployment: Deployment, result: Result, internal: float | None) ->
     allocated = [bound(Request(row, p, o)) - (p + o - 1) for row, (p, o) in enumerate(pairs)]
     end = result.saturated.time_ps
     stay = np.minimum(result.requests["finish_ps"], end) - result.requests["first_scheduled_ps"]
-    held = _dot(np.array(allocated), np.maximum(stay, 0))
+    held = float((np.array(allocated) * (np.maximum(stay, 0) / PS_PER_S)).sum())
     over = 100 * held / (result.capacity_slots * end / PS_PER_S)
     return {"internal": internal, "over_reserved": over, "rounding": internal - over}
-
-
-def _dot(slots: npt.NDArray[np.int64], stay_ps: npt.NDArray[np.int64]) -> float:
-    return float((slots * (stay_ps / PS_PER_S)).sum())

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from kvsim.reports.grouping import by_key
 from kvsim.reports.papers.declared import Figure, Paper, Table
 from kvsim.reports.papers.running import Findings
 
@@ -164,7 +165,6 @@ Answer = tuple[bool, str]
 def _within(check: Table, rows: list[Row]) -> Answer:
     good = 0
     for row in rows:
-        assert row.simulated is not None and row.published is not None
         if "points" in check:
             far, band = abs(row.simulated - row.published), check["points"]
             row.band = f"± {band:g}"
@@ -184,12 +184,10 @@ def _at_least(check: Table, rows: list[Row]) -> Answer:
 
 
 def _order(check: Table, rows: list[Row]) -> Answer:
-    wrong, panels = [], _by_panel(rows)
+    wrong, panels = [], by_key(rows, _panel)
     for panel, own in panels.items():
         ranked = sorted(own, key=lambda row: row.published or 0.0)
         for one, other in pairwise(ranked):
-            assert one.simulated is not None and other.simulated is not None
-            assert one.published is not None and other.published is not None
             tie = abs(one.published / other.published - 1) < 0.01
             if one.simulated > other.simulated and not tie:
                 wrong.append(f"{panel}: {one.system} above {other.system}")
@@ -198,13 +196,11 @@ def _order(check: Table, rows: list[Row]) -> Answer:
 
 def _ratio(check: Table, rows: list[Row]) -> Answer:
     good, told = True, []
-    for panel, own in _by_panel(rows).items():
+    for panel, own in by_key(rows, _panel).items():
         of = next(row for row in own if row.system == check["of"])
         for row in own:
             if row is of:
                 continue
-            assert of.simulated is not None and row.simulated is not None
-            assert of.published is not None and row.published is not None
             published, simulated = of.published / row.published, of.simulated / row.simulated
             good &= _is_like(published, simulated, check["relative"])
             told.append(f"{panel}: {simulated:.2f} ({published:.2f})")
@@ -221,7 +217,7 @@ def _is_like(published: float, simulated: float, percent: float) -> bool:
 def _over(check: Table, rows: list[Row]) -> Answer:
     """The ratio of two systems, where the paper states no other number."""
     good, told = True, []
-    for panel, own in _by_panel(rows).items():
+    for panel, own in by_key(rows, _panel).items():
         pair = {row.system: row.simulated or 0.0 for row in own}
         times = pair[check["of"]] / pair[check["over"][0]]
         if "published" in check:
@@ -286,11 +282,8 @@ def _slower(check: Table, rows: list[Row]) -> Answer:
     return pair[one] > pair[other], f"{pair[one]:.3g} and {pair[other]:.3g}"
 
 
-def _by_panel(rows: list[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.panel, []).append(row)
-    return found
+def _panel(row: Row) -> str:
+    return row.panel
 
 
 def _by_value(rows: list[Row]) -> dict[str, dict[str, float]]:

@@ -9,7 +9,7 @@ An open choice is an alternative for something the paper leaves open: it changes
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -26,9 +26,9 @@ class Choice:
     name: str
     chosen: str
     other: str
-    figures: tuple[str, ...]
-    when: Table
+    figures: Sequence[str]
     set: Table
+    when: Table = field(default_factory=dict)
 
     def changed(self, cell: Table) -> Table | None:
         """The cell under the other answer; None if that makes no difference."""
@@ -124,7 +124,7 @@ def read_paper(name: str) -> Paper:
         title=paper["title"],
         citation=paper["citation"],
         tables=paper,
-        choices=[_choice(choice) for choice in paper.get("choices", [])],
+        choices=[Choice(**choice) for choice in paper.get("choices", [])],
         claims=paper.get("claims", []),
         figures={number: figures[number] for number in sorted(figures, key=_order)},
     )
@@ -168,26 +168,8 @@ def merged(one: Table, other: Table) -> Table:
 def _figure(table: Table) -> Figure:
     settings = {key: table[key] for key in table if key not in ("panels", "checks", "notes")}
     panels = {panel["name"]: panel for panel in table["panels"]}
-    return Figure(
-        number=table["number"],
-        title=table["title"],
-        reads=table["reads"],
-        settings=settings,
-        panels=panels,
-        checks=table["checks"],
-        notes=table.get("notes", []),
-    )
-
-
-def _choice(table: Table) -> Choice:
-    return Choice(
-        name=table["name"],
-        chosen=table["chosen"],
-        other=table["other"],
-        figures=tuple(table["figures"]),
-        when=table.get("when", {}),
-        set=table["set"],
-    )
+    own = {name: table[name] for name in ("number", "title", "reads", "checks")}
+    return Figure(**own, settings=settings, panels=panels, notes=table.get("notes", []))
 
 
 def _matches(cell: Table, path: str, value: object) -> bool:

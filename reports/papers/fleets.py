@@ -52,14 +52,10 @@ def tiered_fleet(
     computed: the tokens found nowhere, as a number of whole prompts.
     """
     work = grouped(**loop)
+    model, gpu = model_named(server["model"]), gpu_named(server["gpu"])
+    own = {name: server[name] for name in ("tensor_parallel_size", "num_gpu_blocks", "cost")}
     deployment = Deployment(
-        model=model_named(str(server["model"])),
-        gpu=gpu_named(str(server["gpu"])),
-        tensor_parallel_size=int(str(server["tensor_parallel_size"])),
-        num_gpu_blocks=int(str(server["num_gpu_blocks"])),
-        cost=str(server["cost"]),
-        fleet=FleetConfig(**fleet),  # type: ignore[arg-type] - from the file
-        engine=EngineConfig.of(engine),
+        model=model, gpu=gpu, fleet=FleetConfig(**fleet), engine=EngineConfig.of(engine), **own
     )
     result = build_engine(deployment, work).run()
     first_s = (result.requests["first_token_ps"] - result.arrival_ps) / PS_PER_S

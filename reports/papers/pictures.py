@@ -4,7 +4,7 @@ A figure is drawn as stacked bars if its file has a `[stack]` (value -> kind of 
 if it has readings at several rates or sizes, and else as a line per number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import Any
 from kvsim.reports import palette
 from kvsim.reports.colours import HUES, Place
 from kvsim.reports.figures import draw_picture
+from kvsim.reports.figures.sheet import Panel, Sheet
 from kvsim.reports.figures.style import Style
+from kvsim.reports.grouping import by_key
 from kvsim.reports.papers import declared
 from kvsim.reports.papers.checks import NOT_NUMBERS, Judged, Row
 from kvsim.reports.papers.declared import Paper
@@ -24,12 +26,9 @@ from kvsim.reports.papers.series import Found
 COMPARED = 5
 """This many first systems of a paper have the same colours in all figures that compare only them."""
 RANGE: Mapping[str, Any] = {"alpha": 0.35, "linewidth": 5, "solid_capstyle": "butt"}
-CLOSE_TOGETHER: Mapping[str, Any] = {
-    "fontsize": 8.5,
-    "columnspacing": 1.1,
-    "handlelength": 1.6,
-    "handletextpad": 0.5,
-}
+LIMIT: Mapping[str, Any] = {"linestyle": ":", "linewidth": 1.2, "zorder": 1}
+Painter = tuple[Callable[[Sheet, Style], None], float]
+"""What draws a figure, and its height in inches."""
 
 
 def draw(
@@ -54,7 +53,7 @@ def _colour(style: Style, place: int) -> str:
     return style.look_at(Place(place % HUES, place // HUES)).colour
 
 
-def _painter(judged: Judged, findings: Findings, colours: Mapping[str, str]) -> Any:  # noqa: ANN401 - a function of a matplotlib Figure
+def _painter(judged: Judged, findings: Findings, colours: Mapping[str, str]) -> Painter:
     reads, settings, panels = judged.figure.reads, judged.figure.settings, len(judged.figure.panels)
     if "stack" in settings:
         systems = {(row.panel, row.system) for row in judged.rows}
@@ -74,15 +73,12 @@ def _columns(figure: declared.Figure) -> int:
     return min(len(figure.panels), 3)
 
 
-def _stacks(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
+def _stacks(sheet: Sheet, style: Style, judged: Judged) -> None:
     """Two bars per system, published above simulated, in the colours of the waste ledger."""
     axes = sheet.subplots()
     stack: dict[str, str] = judged.figure.settings["stack"]
-    by_system: dict[str, list[Row]] = {}
-    for row in judged.rows:
-        by_system.setdefault(row.system, []).append(row)
     places, names = [], []
-    for place, (system, rows) in enumerate(by_system.items()):
+    for place, (system, rows) in enumerate(by_key(judged.rows, lambda row: row.system).items()):
         parts = sorted(
             (row for row in rows if row.value in stack), key=lambda row: list(stack).index(row.value)
         )
@@ -91,16 +87,7 @@ def _stacks(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
             for row in parts:
                 width = (row.published if who == "published" else row.simulated) or 0.0
                 kind = style.kinds[stack[row.value]]
-                axes.barh(
-                    y,
-                    width,
-                    0.4,
-                    left,
-                    color=kind.colour,
-                    hatch=kind.hatch,
-                    edgecolor=style.seam,
-                    linewidth=0.6,
-                )
+                axes.barh(y, width, 0.4, left, linewidth=0.6, **style.filled(stack[row.value]))
                 if width >= 5:
                     box = {"facecolor": kind.colour, "edgecolor": "none", "pad": 1.2} if kind.hatch else None
                     axes.text(
@@ -110,31 +97,25 @@ def _stacks(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
                 left += width
             places.append(y)
             names.append(who)
-        axes.text(
-            -0.115,
-            place * 1.25 + 0.22,
-            system,
-            **_beside(axes, style),
-            ha="right",
-            va="center",
-            weight="bold",
-        )
+        _beside(axes, style, -0.115, place * 1.25 + 0.22, system)
     axes.set_yticks(places, names, color=style.ink, fontsize=8)
     axes.set_ylim(max(places) + 0.45, -0.4)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, 100)
     axes.set_xlabel(judged.figure.settings["unit"])
     told = {row.value: row.name for row in judged.rows}
-    kinds = [(value, style.kinds[kind]) for value, kind in stack.items() if value in told]
     marks = [
-        axes.barh(0, 0, color=kind.colour, hatch=kind.hatch, edgecolor=style.seam, label=told[value])
-        for value, kind in kinds
+        axes.barh(0, 0, label=told[value], **style.filled(kind))
+        for value, kind in stack.items()
+        if value in told
     ]
-    sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)
+    _below(sheet, marks)
 
 
-def _beside(axes: Any, style: Style) -> dict[str, Any]:  # noqa: ANN401
-    return {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": style.ink}
+def _beside(axes: Panel, style: Style, x: float, y: float, text: str) -> None:
+    """Write the name of a group of lines to the left of the axes."""
+    how = {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": style.ink}
+    axes.text(x, y, text, ha="right", va="center", weight="bold", **how)
 
 
 def _has_headings(judged: Judged) -> bool:
@@ -145,13 +126,11 @@ def _has_headings(judged: Judged) -> bool:
 
 def _units(judged: Judged) -> dict[str, list[Row]]:
     """The rows by unit; each unit has axes of its own."""
-    settings, found = judged.figure.settings, dict[str, list[Row]]()
-    for row in judged.rows:
-        found.setdefault(settings.get("units", {}).get(row.value, settings["unit"]), []).append(row)
-    return found
+    settings = judged.figure.settings
+    return by_key(judged.rows, lambda row: settings.get("units", {}).get(row.value, settings["unit"]))
 
 
-def _dots(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
+def _dots(sheet: Sheet, style: Style, judged: Judged) -> None:
     """A line per number: published hollow, simulated filled, the range over the open choices as a bar."""
     units, headings = _units(judged), _has_headings(judged)
     named = "units" in judged.figure.settings  # the values of a system are named beside it
@@ -165,14 +144,14 @@ def _dots(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
     _legend_of_dots(sheet, style, grid.flat[0], judged)
 
 
-def _lines(axes: Any, style: Style, rows: Sequence[Row], headings: bool, named: bool) -> None:  # noqa: ANN401
+def _lines(axes: Panel, style: Style, rows: Sequence[Row], headings: bool, named: bool) -> None:
     one_each = len({row.panel for row in rows}) == len(rows) > 1 and not headings
     names, y, panel = [], 0.0, None
     places: list[float] = []
     for row in rows:
         if headings and row.panel != panel:
             y += 0.5 if panel is not None else 0.0
-            axes.text(-0.01, y, row.panel, **_beside(axes, style), ha="right", va="center", weight="bold")
+            _beside(axes, style, -0.01, y, row.panel)
             y += 1
         panel = row.panel
         places.append(y)
@@ -194,11 +173,7 @@ def _lines(axes: Any, style: Style, rows: Sequence[Row], headings: bool, named: 
 
 
 def _curves(
-    sheet: Any,  # noqa: ANN401
-    style: Style,
-    judged: Judged,
-    findings: Findings,
-    colours: Mapping[str, str],
+    sheet: Sheet, style: Style, judged: Judged, findings: Findings, colours: Mapping[str, str]
 ) -> None:
     """A panel per panel of the figure, a colour per system."""
     figure = judged.figure
@@ -221,9 +196,7 @@ def _curves(
             _pair(axes, told, findings.of(figure.number, name, system), colour)
         if over_rates:
             axes.set_ylim(0, 1)
-            axes.axhline(
-                figure.settings["threshold"], color=style.muted, linestyle=":", linewidth=1.2, zorder=1
-            )
+            axes.axhline(figure.settings["threshold"], color=style.muted, **LIMIT)
             most = max(point[0] for table in panel["systems"].values() for point in table["points"])
             axes.set_xlim(0, most * 1.15)
             axes.set_xlabel("requests/s")
@@ -242,11 +215,7 @@ def _curves(
 
 
 def _attained(
-    sheet: Any,  # noqa: ANN401
-    style: Style,
-    judged: Judged,
-    findings: Findings,
-    colours: Mapping[str, str],
+    sheet: Sheet, style: Style, judged: Judged, findings: Findings, colours: Mapping[str, str]
 ) -> None:
     """Like `_curves`, for the share of requests within both limits at each rate per GPU."""
     figure = judged.figure
@@ -256,7 +225,7 @@ def _attained(
         axes.grid(axis="both")
         for system, colour in colours.items():
             _pair(axes, panel["systems"][system]["points"], findings.of(figure.number, name, system), colour)
-        axes.axhline(100 * GOAL, color=style.muted, linestyle=":", linewidth=1.2, zorder=1)
+        axes.axhline(100 * GOAL, color=style.muted, **LIMIT)
         axes.set_ylim(0, 105)
         axes.set_xlim(left=0)
         axes.set_xlabel("requests/s per GPU")
@@ -264,7 +233,7 @@ def _attained(
     _legend(sheet, style, grid.flat[0], colours)
 
 
-def _pair(axes: Any, published: Sequence[Any], found: Found | None, colour: str) -> None:  # noqa: ANN401
+def _pair(axes: Panel, published: Sequence[Any], found: Found | None, colour: str) -> None:
     """The paper's points over ours, for one system in a panel."""
     if found is not None and found.points:
         axes.plot(*zip(*found.points, strict=True), "-o", color=colour, markersize=3, linewidth=1.5)
@@ -272,15 +241,14 @@ def _pair(axes: Any, published: Sequence[Any], found: Found | None, colour: str)
     axes.plot(*zip(*published, strict=True), "--o", color=colour, **hollow)
 
 
-def _legend(sheet: Any, style: Style, axes: Any, colours: Mapping[str, str]) -> None:  # noqa: ANN401
+def _legend(sheet: Sheet, style: Style, axes: Panel, colours: Mapping[str, str]) -> None:
     systems = [axes.plot([], [], color=each, linewidth=2.5, label=name)[0] for name, each in colours.items()]
     published = axes.plot([], [], "--o", label="published", linewidth=1, **_hollow(style))[0]
     simulated = axes.plot([], [], "-o", color=style.ink, markersize=3, label="simulated")[0]
-    marks = [*systems, published, simulated]
-    sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)
+    _below(sheet, [*systems, published, simulated])
 
 
-def _legend_of_dots(sheet: Any, style: Style, axes: Any, judged: Judged) -> None:  # noqa: ANN401
+def _legend_of_dots(sheet: Sheet, style: Style, axes: Panel, judged: Judged) -> None:
     marks = []
     if any(row.published is not None for row in judged.rows):
         marks += axes.plot([], [], "o", label="published", **_hollow(style))
@@ -288,7 +256,12 @@ def _legend_of_dots(sheet: Any, style: Style, axes: Any, judged: Judged) -> None
     if any(row.low is not None for row in judged.rows):
         colour = style.role("simulated").colour
         marks += axes.plot([], [], color=colour, label="range over the open choices", **RANGE)
-    sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)
+    _below(sheet, marks)
+
+
+def _below(sheet: Sheet, marks: Sequence[Any]) -> None:
+    close = {"fontsize": 8.5, "columnspacing": 1.1, "handlelength": 1.6, "handletextpad": 0.5}
+    sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **close)
 
 
 def _hollow(style: Style) -> dict[str, Any]:

@@ -23,11 +23,10 @@ def write_report(
     results: Sequence[Judged],
     *,
     quick: bool,
-    force: bool = False,
     pictures: Pictures | None = None,
 ) -> None:
     """Write the directory atomically."""
-    with whole_directory(directory, force, "reproduction") as part:
+    with whole_directory(directory, kind="reproduction") as part:
         drawn: dict[str, str] = {}
         if pictures is not None:
             from kvsim.reports.figures.style import styled  # late: it imports matplotlib

@@ -62,7 +62,7 @@ def carry_out_all(
     bench = Bench(build, store)
     todo = [series for figure in figures for series in all_series(paper, figure, quick)]
     todo.sort(key=lambda series: -series.effort)
-    wall_s, own_s = time.perf_counter(), _cpu_s()
+    wall_s, own_s = time.perf_counter(), time.process_time()
     found: dict[tuple[str, str, str, str], Found] = {}
     helpers_s = 0.0
     with tempfile.TemporaryDirectory() as room:
@@ -81,7 +81,7 @@ def carry_out_all(
         found=found,
         runs=sum(what.runs for what in found.values()),
         cpu_s=sum(what.cpu_s for what in found.values()),
-        spent_cpu_s=_cpu_s() - own_s + helpers_s,
+        spent_cpu_s=time.process_time() - own_s + helpers_s,
         wall_s=time.perf_counter() - wall_s,
     )
 
@@ -129,7 +129,3 @@ def _one(place: int, series: Series, bench: Bench, diary: Path) -> tuple[Found, 
 
     what = find(series, bench, heard)
     return what, time.process_time() - cpu_s, os.getpid()
-
-
-def _cpu_s() -> float:
-    return time.process_time()

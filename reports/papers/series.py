@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from kvsim.reports.papers.cells import Bench, Cell, Numbers, deployment_of
 from kvsim.reports.papers.declared import Figure, Paper, Table, merged
@@ -26,7 +25,7 @@ from kvsim.reports.papers.endless import found_percent
 from kvsim.reports.papers.mechanisms import measured
 from kvsim.reports.papers.served import cluster_of
 from kvsim.sim.cost.named import cost_named
-from kvsim.sim.cost.published import AnalyticProfile
+from kvsim.sim.cost.published import PS_PER_MS
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import Workload
@@ -38,7 +37,6 @@ MOST_RUNS = 12
 MANY_PROMPTS = 20_000
 """For runs of this many requests or more, a crossing is first located on traces a sixth as long."""
 FEWEST_PROMPTS = 100
-PS_PER_MS = 1e9
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,8 @@ class _Counter:
 
     def __init__(self, bench: Bench, heard: Callable[[int], object] | None = None) -> None:
         self._bench = bench
-        self._heard = heard
+        self.kept = bench.kept
+        self.heard = heard or (lambda requests: None)
         self.found = Found()
 
     def numbers(self, cell: Cell) -> Numbers:
@@ -151,14 +150,15 @@ class _Counter:
         self.heard(int(numbers["requests"] or 0))
         return numbers
 
-    def heard(self, requests: int) -> None:
-        """Report that a run of this many requests is done."""
-        if self._heard is not None:
-            self._heard(requests)
+    def latency_of(self, cell: Cell, settings: Table, seen: dict[float, float]) -> Callable[[float], float]:
+        """The mean normalised latency of a cell as a function of the rate; each is run once, and `seen`."""
 
-    def kept(self, cell: Any, find: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """As `Bench.kept`."""
-        return self._bench.kept(cell, find)
+        def latency(rate: float) -> float:
+            if rate not in seen:
+                seen[rate] = self.numbers(_at(cell, settings, rate))["latency_s"] or math.inf
+            return seen[rate]
+
+        return latency
 
     def trace(self, name: str) -> Workload:
         """All requests of a trace, as it has them."""
@@ -196,12 +196,7 @@ def _value(series: Series, bench: _Counter) -> Found:
 
 def _crossing(series: Series, bench: _Counter) -> Found:
     settings, seen = series.settings, dict[float, float]()
-
-    def latency(rate: float) -> float:
-        if rate not in seen:
-            seen[rate] = bench.numbers(_at(series.cell, settings, rate))["latency_s"] or math.inf
-        return seen[rate]
-
+    latency = bench.latency_of(series.cell, settings, seen)
     if not series.choice:
         for rate in series.rates:
             latency(rate)
@@ -220,11 +215,7 @@ def _crossing(series: Series, bench: _Counter) -> Found:
 def _neighbourhood(series: Series, bench: _Counter, start: float, threshold: float) -> float:
     """The approximate crossing, from short traces, which put it a little too high."""
     short = merged(series.settings, {"duration_s": series.settings["duration_s"] / 6})
-
-    def latency(rate: float) -> float:
-        return bench.numbers(_at(series.cell, short, rate))["latency_s"] or math.inf
-
-    return crossing(latency, start, threshold, close=1.1)
+    return crossing(bench.latency_of(series.cell, short, {}), start, threshold, close=1.1)
 
 
 def on_straight_lines(points: Sequence[tuple[float, float]], threshold: float) -> float | None:
@@ -279,25 +270,13 @@ def _share(low: float, high: float, threshold: float) -> float:
 def _sweep(series: Series, bench: _Counter) -> Found:
     settings, cell = series.settings, series.cell
     table, key = settings["setting"].split(".")
-
-    def at(value: float, rate: float) -> float:
-        numbers = bench.numbers(_at(merged(cell, {table: {key: value}}), settings, rate))
-        return numbers["latency_s"] or math.inf
-
-    own = merged(cell, settings.get("rate_of", {}))
-    latencies: dict[float, float] = {}
-
-    def latency(rate: float) -> float:
-        if rate not in latencies:
-            latencies[rate] = bench.numbers(_at(own, settings, rate))["latency_s"] or math.inf
-        return latencies[rate]
-
     rate = cell["workload"]["request_rate"]
     if rate == "inf":
+        latency = bench.latency_of(merged(cell, settings.get("rate_of", {})), settings, {})
         rate = crossing(latency, float(settings["guess"]), float(settings["threshold"]))
     bench.found.values["rate"] = rate
     for value in settings["values"]:
-        y = at(value, rate)
+        y = bench.latency_of(merged(cell, {table: {key: value}}), settings, {})(rate)
         bench.found.values[str(value)] = y
         bench.found.points.append((value, y))
     return bench.found
@@ -309,7 +288,6 @@ def _swap(series: Series, bench: _Counter) -> Found:
         cell = merged(series.cell, {"engine": {"block_size": size}})
         deployment = deployment_of(cell)
         cost = cost_named(deployment.cost, deployment)
-        assert isinstance(cost, AnalyticProfile)
         moved = {way: cost.swap_ps(way, -(-tokens // size) * size) for way in ("in", "out")}
         times = {
             "recompute": cost.step_ps(StepShape(prefill_tokens=tokens, prefill_seqs=1)),

@@ -21,7 +21,7 @@ from kvsim.reports.papers.declared import Table
 from kvsim.reports.papers.prompts import computed_ps
 from kvsim.reports.sweeps.search import Tried, search
 from kvsim.sim.build import build_engine, engine_defaults
-from kvsim.sim.cost.dgx import Machine
+from kvsim.sim.cost.dgx import PS_PER_MS, Machine
 from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
@@ -32,7 +32,6 @@ PERCENTILES = (0.5, 0.9, 0.99)
 TOLERANCE, RANGE, FACTOR = 0.05, 8.0, 1.2
 """Tolerance of the search; the range of rates that it tries, relative to the first; its first step."""
 ROUTER = "kvsim.sim.routers.shortest_queue:ShortestQueue"
-PS_PER_MS = 1e9
 Times = npt.NDArray[np.float64]
 
 
@@ -107,8 +106,7 @@ class Cluster:
         """Median milliseconds to the first token, per token and to the end of requests one at a time."""
         at_once = np.zeros(self.requests, dtype=np.int64)
         work = replace(self._drawn(self.requests, 1.0), arrival_ps=at_once, waits=Clients(1, at_once))
-        medians: list[float] = (np.median(self._times(work), axis=1) / PS_PER_MS).tolist()
-        return medians
+        return (np.median(self._times(work), axis=1) / PS_PER_MS).tolist()
 
     def _drawn(self, count: int, rate: float) -> Workload:
         rng = np.random.default_rng(0)
@@ -168,7 +166,3 @@ def _server(whole: Table, role: str, gpu: str, count: int) -> Deployment:
         fleet=_fleet(count),
         engine=EngineConfig.of(settings),
     )
-
-
-def _fleet(machines: int) -> FleetConfig:
-    return FleetConfig(replicas=machines, router=ROUTER) if machines > 1 else FleetConfig()

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports import palette
-from kvsim.reports.fitting import FittingTable
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.papers.checks import AGREES, Judged, Row
 
 SWEEPS = ("sweep", "swap")
@@ -45,10 +45,8 @@ def less(results: Sequence[Judged]) -> str:
 
 def _numbers(judged: Judged) -> Table:
     ranges = any(row.low is not None for row in judged.rows)
-    table = FittingTable((0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for name in ("published", "simulated", "off", *(["range"] if ranges else []), ""):
-        table.add_column(name, justify="right", no_wrap=True)
+    heads = ("published", "simulated", "off", *(["range"] if ranges else []), "")
+    table = ruled_table("", *heads, padding=(0, 1, 0, 0))
     for heading, rows in _groups(judged):
         if heading:
             table.add_row(Text(heading, style="bold"))

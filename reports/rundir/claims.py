@@ -9,7 +9,7 @@ locks nothing is claimed, and the second process fails when it moves its results
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -70,21 +70,13 @@ def claimed(directory: Path, force: bool = False) -> Iterator[Claim]:
 @contextmanager
 def first_free(directory: Path) -> Iterator[Claim]:
     """Claim the first of NAME, NAME-2, NAME-3, ... that does not exist and is not claimed."""
-    for number in count(1):
-        name = directory.name if number == 1 else f"{directory.name}-{number}"
-        claim = claimed(directory.with_name(name))
-        try:
-            held = claim.__enter__()
-        except Taken:
-            continue
-        break
-    try:
-        yield held
-    except BaseException as error:
-        if not claim.__exit__(type(error), error, error.__traceback__):
-            raise
-    else:
-        claim.__exit__(None, None, None)
+    with ExitStack() as held:
+        for number in count(1):
+            name = directory.name if number == 1 else f"{directory.name}-{number}"
+            with suppress(Taken):
+                claim = held.enter_context(claimed(directory.with_name(name)))
+                break
+        yield claim
 
 
 def check_replaceable(directory: Path, target: Path, force: bool) -> None:

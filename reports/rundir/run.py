@@ -18,7 +18,7 @@ from kvsim.sim.options.pools import WAYS
 from kvsim.sim.record.summary import Summary
 
 _SECTIONS = ("label", "requests", "throughput", "latency", "memory", "engine")
-_REQUEST_COLUMNS = (
+REQUEST_COLUMNS = (
     *("request", "arrival_s", "prompt_tokens", "output_tokens", "status"),
     *("ttft_s", "tpot_s", "e2e_s", "normalized_s_per_token"),
 )
@@ -32,9 +32,8 @@ _ALSO_IN_TIMELINES = (
 )
 """Optional numeric columns; the columns of lower tiers have the tier in their names (`LOWER`)."""
 
-_NUMBERS = (
-    *("request", "arrival_s", "prompt_tokens", "output_tokens", "queueing_s", "ttft_s", "tpot_s", "e2e_s"),
-    *("normalized_s_per_token", "num_preemptions", "first_scheduled_s", "first_token_s", "finish_s"),
+REQUEST_NUMBERS = (
+    *("queueing_s", "num_preemptions", "first_scheduled_s", "first_token_s", "finish_s"),
     *("first_scheduled_step", "first_token_step", "finish_step", "replica"),
 )
 """Optional numeric columns of `requests`; labels from the trace may hold anything."""
@@ -66,6 +65,16 @@ class Run:
     columns: Tables
     place: int | None = None
     apart: Columns | None = None
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """The choices of its traffic; empty if its config has none."""
+        return self.config.get("workload", {})
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """The choices of its engine; empty if its config has none."""
+        return self.config.get("scenario", {}).get("engine", {})
 
     @property
     def as_one(self) -> "Run":
@@ -160,7 +169,7 @@ def read_run(directory: Path) -> Run:
         config=config,
         summary=Summary(summary),
         columns=Tables(
-            read_columns(directory / "requests.parquet", _REQUEST_COLUMNS, ("status",), _NUMBERS),
+            read_columns(directory / "requests.parquet", REQUEST_COLUMNS, ("status",), REQUEST_NUMBERS),
             read_columns(
                 directory / "timeline.parquet", _TIMELINE_COLUMNS, numbers=_ALSO_IN_TIMELINES, alike=LOWER
             ),

@@ -111,6 +111,17 @@ def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, 
     write_json(plain(summary), part / "summary.json")
 
 
+def print_figures(
+    directory: Path, draw: Callable[[Path, Any], object], pictures: Pictures, force: bool = False
+) -> None:
+    """Let `draw` fill a directory in a style, as `write_figures` does, and print the files."""
+    from kvsim.reports.figures.style import styled
+
+    style = styled(pictures)
+    for path in write_figures(directory, lambda part: draw(part, style), force):
+        print(path)
+
+
 def write_figures(directory: Path, draw: Callable[[Path], object], force: bool = False) -> list[Path]:
     """Let `draw` fill a directory, new or not, atomically.
 

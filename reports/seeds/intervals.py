@@ -124,15 +124,11 @@ def merged(values: Sequence[Any]) -> Any:  # noqa: ANN401 - JSON is any value
     known = [number(value) for value in values]
     if any(value is not None for value in known):
         found = interval(known)
-        bounds = dict.fromkeys(("mean", "low", "high")) if found is None else _bounds(found)
+        bounds = {name: getattr(found, name, None) for name in ("mean", "low", "high")}
         return {**bounds, "values": list(values)}
     if all(value == values[0] for value in values):
         return values[0]
     return list(values)
-
-
-def _bounds(found: Interval) -> dict[str, float]:
-    return {"mean": found.mean, "low": found.low, "high": found.high}
 
 
 def alike(summaries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

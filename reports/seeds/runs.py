@@ -9,9 +9,11 @@ out/seed-0/        byte for byte what the command writes with only this seed and
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from kvsim.reports.palette import Summary
 from kvsim.reports.rundir.claims import Claim
 from kvsim.reports.rundir.run import read_runs, seed_name
 from kvsim.reports.rundir.whole import whole_directory
@@ -19,7 +21,6 @@ from kvsim.reports.rundir.writing import write_together
 from kvsim.reports.seeds.intervals import CONFIDENCE, equal, merged
 from kvsim.sim.options.outputs import Pictures
 
-Summary = Mapping[str, Any]
 One = Callable[[int, Path | None], list[Summary]]
 """Runs one seed into a directory that it creates, or without output; returns a summary per allocator."""
 
@@ -33,7 +34,6 @@ def carry_out_seeds(
     config: Mapping[str, Any],
     jobs: int,
     pictures: Pictures | None = None,
-    force: bool = False,
 ) -> list[list[Summary]]:
     """Run all seeds, atomically; returns summaries by seed, then by allocator.
 
@@ -54,7 +54,7 @@ def carry_out_seeds(
     """
     if directory is None:
         return _in_parallel(one, dict.fromkeys(seeds), min(jobs, len(seeds)), label)
-    with whole_directory(directory, force, "seeds") as part:
+    with whole_directory(directory, kind="seeds") as part:
         targets = {seed: part / seed_name(seed) for seed in seeds}
         runs = _in_parallel(one, targets, min(jobs, len(seeds)), label)
         write_together(part, {**config, "seeds": list(seeds)}, summary_of(seeds, runs))
@@ -78,7 +78,7 @@ def summary_of(seeds: Sequence[int], runs: Sequence[Sequence[Summary]]) -> dict[
         "confidence": CONFIDENCE,
         "depends_on_seed": not equal(runs),
         "runs": [merged(each) for each in by_allocator],
-        "differences": [each.as_json() for each in differences(by_allocator)],
+        "differences": [asdict(each) for each in differences(by_allocator)],
     }
 
 

@@ -6,9 +6,8 @@ same workload, so the pairwise ratios (for waste: differences) are averaged.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from kvsim.reports import palette
 from kvsim.reports.palette import Shown, Summary, count, figures
@@ -75,10 +74,6 @@ class Difference:
     def tiny(self) -> bool:
         """Whether it rounds to nothing: less than half a per cent, or half a tenth of a point."""
         return abs(self.mean) < 0.05 if self.unit == "points" else 0.995 < self.mean < 1.005
-
-    def as_json(self) -> dict[str, Any]:
-        """Its fields."""
-        return asdict(self)
 
     def __str__(self) -> str:
         """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 percentage points less (12.1 to 12.9)`.

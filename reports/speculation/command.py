@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable
-from kvsim.reports.speculation.gain import Gain, gains_of, verdict
+from kvsim.reports.speculation.gain import Gain, gain_of, verdict
 from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.scenario import Scenario
 
@@ -26,38 +27,33 @@ class SpeculationOutput(Pictures):
 
 def speculation_command(servers: Sequence[Scenario], context: int, output: SpeculationOutput) -> None:
     """Compute and show the answer for every server."""
-    gains = gains_of(servers, context)
+    gains = [gain_of(server, context) for server in servers]
     if output.json:
         told = [gain.as_json() for gain in gains]
         print(json.dumps(told[0] if len(told) == 1 else told, indent=2))
     else:
         Console(highlight=False).print(report(gains))
     if output.out is not None:
-        _draw(gains, output.out, output)
+        from kvsim.reports.figures.speculation import draw_speculation
+        from kvsim.reports.rundir.writing import print_figures
+
+        print_figures(output.out, partial(draw_speculation, gains), output)
 
 
 def report(gains: Sequence[Gain]) -> Lines:
     """A table per model."""
     parts: list[RenderableType] = []
     for gain in gains:
-        parts += [
-            Text(verdict(gain), style="bold"),
-            Text(""),
-            _table(gain),
-            Text(""),
-            Text(_foot(gain)),
-            Text(""),
-        ]
+        parts += [Text(verdict(gain), style="bold"), "", _table(gain), "", Text(_foot(gain)), ""]
     return Lines(*parts)
 
 
 def _table(gain: Gain) -> Table:
     table = FittingTable()
     length = gain.length
-    for name in ("batch", "step", "with drafts", "tokens to break even"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_numbers("batch", "step", "with drafts", "tokens to break even")
     if length is not None:
-        table.add_column(f"speed-up at {length:.2f}", justify="right", no_wrap=True)
+        table.add_numbers(f"speed-up at {length:.2f}")
     speed_up = gain.speed_up(length or 1.0)
     columns = (gain.batches, gain.plain_s, gain.drafted_s, gain.crossover, speed_up)
     for batch, plain_s, drafted_s, least, factor in zip(*columns, strict=True):
@@ -73,13 +69,3 @@ def _foot(gain: Gain) -> str:
         f"{gain.model} on {gain.gpu}, {gain.most} drafts by {gain.draft}, contexts of {gain.context:,} "
         f"tokens, times {gain.clock}; {drafting:,} such sequences fit, {plain:,} without a draft"
     )
-
-
-def _draw(gains: Sequence[Gain], out: Path, pictures: Pictures) -> None:
-    from kvsim.reports.figures import styled
-    from kvsim.reports.figures.speculation import draw_speculation
-    from kvsim.reports.rundir.writing import write_figures
-
-    style = styled(pictures)
-    for path in write_figures(out, lambda part: draw_speculation(gains, part, style)):
-        print(path)

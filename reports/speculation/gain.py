@@ -6,7 +6,6 @@
 All sequences of a batch decode with the same context. Effects of queues, prompts and memory need a run.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -122,8 +121,3 @@ def verdict(gain: Gain) -> str:
     lost = [batch for batch, factor in zip(gain.batches, speed_up, strict=True) if factor < 1]
     until = f"a loss from a batch of {lost[0]} on" if lost else f"still {speed_up[-1]:.2f} x in one of 512"
     return f"{gain.model}: {speed_up[0]:.2f} x in a batch of one, {until}"
-
-
-def gains_of(servers: Sequence[Scenario], context: int) -> list[Gain]:
-    """The gains of several servers."""
-    return [gain_of(server, context) for server in servers]

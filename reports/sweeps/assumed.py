@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsim.reports.palette import count, figures, number
+from kvsim.reports.sweeps.table import Row
 from kvsim.sim.run import Simulation
 from kvsim.sim.workload import Clients
 
-Row = Mapping[str, Any]
 MOST_TOLD = 3
 """At most this many values of a setting are listed."""
 OWN_ARRIVALS = "the trace's own arrivals"

@@ -12,11 +12,10 @@ from typing import Any
 from kvsim.reports.palette import figures, number, seconds
 from kvsim.reports.seeds.intervals import Interval, interval, ratio
 from kvsim.reports.sweeps.systems import name_of
-from kvsim.reports.sweeps.table import FINISHED
+from kvsim.reports.sweeps.table import FINISHED, Row
 from kvsim.reports.waiting import SHORT_LIMITS, rounded_share
 from kvsim.sim.record.slo import Slo
 
-Row = Mapping[str, Any]
 LEAST_HELD = 0.005
 STEPS = "the time of steps, "
 MET, UNMET = "met", "unmet"
@@ -188,18 +187,22 @@ def limited_by(system: Capacity, slo: Slo, find: str = "rate") -> str:
     above = [row["above"] for row in system.rows if row.get("above")]
     if not above:
         return f"nothing up to {figures(system.load.mean)}, the highest load tried"
-    limits = {limit.name: limit for limit in slo.limits}
     parts = []
     for name in system.missed[:1]:
         measured = [number(each["measured_s"].get(name)) for each in above if name in each["missed"]]
         known = [value for value in measured if value is not None]
-        said = f"{limits[name].latency.upper()} {limits[name].statistic}"
-        parts.append(f"{said} {seconds(fmean(known)) if known else 'unknown'}")
+        parts.append(f"{_latency(slo, name)} {seconds(fmean(known)) if known else 'unknown'}")
     overloaded = sum(each["overloaded"] for each in above)
     if 2 * overloaded >= len(above) or not parts:
         parts.append("requests arrive faster than they leave" if overloaded else "latencies keep growing")
-    bound, held = _bound(system.sides), _held(above)
+    bound, held = _bound(system), _held(above)
     return f"{', '.join(parts)}: {bound}{held.removeprefix(STEPS) if bound else held}"
+
+
+def _latency(slo: Slo, name: str) -> str:
+    """The latency of a limit and its statistic: `TTFT p99`."""
+    limit = next(limit for limit in slo.limits if limit.name == name)
+    return f"{limit.latency.upper()} {limit.statistic}"
 
 
 def bound_by(system: Capacity) -> str | None:
@@ -208,12 +211,12 @@ def bound_by(system: Capacity) -> str | None:
     return max(sides, key=lambda side: sides[side]) if sides else None
 
 
-def _bound(sides: Mapping[str, float]) -> str:
+def _bound(system: Capacity) -> str:
     """`prefill-bound (97 %), ` for disaggregated prefill; `decode-bound, ` if it is all on that side."""
-    if not sides:
+    side = bound_by(system)
+    if side is None:
         return ""
-    side = max(sides, key=lambda each: sides[each])
-    share = "" if sides[side] == 1 else f" ({rounded_share(sides[side])})"
+    share = "" if system.sides[side] == 1 else f" ({rounded_share(system.sides[side])})"
     return f"{side}-bound{share}, "
 
 
@@ -238,10 +241,8 @@ def _never(system: Capacity, slo: Slo, find: str) -> str:
     if not system.rows:
         return "no answer"
     closest = min((row["closest"] for row in system.rows), key=lambda each: each["excess"])
-    limits = {limit.name: limit for limit in slo.limits}
     over = [
-        f"{limits[name].latency.upper()} {limits[name].statistic} is "
-        f"{seconds(number(closest['measured_s'].get(name)))}"
+        f"{_latency(slo, name)} is {seconds(number(closest['measured_s'].get(name)))}"
         for name in closest["missed"]
     ]
     words = ", ".join(over) or "latencies keep growing"

@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any
 
 from kvsim.reports.clocks import clock_name, cost_in
+from kvsim.reports.grouping import by_key
 from kvsim.reports.seeds.intervals import ratio
 from kvsim.reports.sweeps.capacity import Capacity, bound_by, limited_by
 from kvsim.sim.options.goals import Goals
@@ -31,11 +32,10 @@ def table_rows(found: Sequence[Capacity], goals: Goals, asked: Sought) -> list[C
     rows = []
     for system in found:
         per_hour = _per_hour(system, goals, 1)
-        carried = _carried(system, goals, asked)
         rows.append(
             {
                 **system.settings,
-                **{**carried, "best_per_gpu": system in best},
+                **_carried(system, goals, asked, best=system in best),
                 **({"gpus_of_all": system.gpus_of_all or system.gpus or None} if scales else {}),
                 **system.beside,
                 **_price(system, per_hour),
@@ -52,10 +52,9 @@ def clock_of(row: Mapping[str, Any]) -> str:
     return clock_name(cost_in(row))
 
 
-def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
+def _carried(system: Capacity, goals: Goals, asked: Sought, *, best: bool) -> Columns:
     """The load that one server carries, and why not more."""
-    slo, unit, load = goals.limits, UNITS[asked.find], system.load
-    assert slo is not None
+    unit, load = UNITS[asked.find], system.load
     output = system.at_load("output_tokens_per_s")
     tpot_s = system.at_load("tpot_p50_s")
     return {
@@ -68,7 +67,7 @@ def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
         f"{unit}_low": None if load is None else load.low,
         f"{unit}_high": None if load is None else load.high,
         f"{unit}_per_gpu": system.per_gpu,
-        "best_per_gpu": None,
+        "best_per_gpu": best,
         "seeds": len(system.rows),
         "tolerance": asked.tolerance,
         "output_tokens_per_s_per_gpu": None if output is None else output / system.gpus,
@@ -77,7 +76,7 @@ def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
         "attained_share": system.at_load("attained_share"),
         "requests_per_run": system.at_load("requests"),
         "requests_from": system.requests_from,
-        "limited_by": limited_by(system, slo, asked.find),
+        "limited_by": limited_by(system, goals.limits, asked.find),
     }
 
 
@@ -149,10 +148,8 @@ def _by_cost(rows: Sequence[Columns], unit: str) -> list[Columns]:
 
 def like_the_best(found: Sequence[Capacity]) -> list[Capacity]:
     """Systems whose capacity per GPU is the highest on their clock, or within seed noise of it."""
-    by_clock: dict[str, list[Capacity]] = {}
-    for system in found:
-        if system.per_gpu is not None:
-            by_clock.setdefault(clock_of(system.beside), []).append(system)
+    known = [system for system in found if system.per_gpu is not None]
+    by_clock = by_key(known, lambda system: clock_of(system.beside))
     return [each for systems in by_clock.values() for each in _alike(systems)]
 
 

@@ -1,13 +1,13 @@
 """A capacity search in the terminal: the answer, a line per system, how it was judged."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kvsim.reports.clocks import cost_in, differ, told
-from kvsim.reports.comparison import ruled_table
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.palette import figures
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import NO_DIFFERENCE, with_spread
@@ -15,13 +15,13 @@ from kvsim.reports.sweeps.assumed import OWN_ARRIVALS, assumed_words
 from kvsim.reports.sweeps.capacity import LOAD_WORDS as WORDS
 from kvsim.reports.sweeps.capacity_table import UNITS, clock_of
 from kvsim.reports.sweeps.steady import JUDGED, JUDGED_WHOLE
+from kvsim.reports.sweeps.table import Row
 from kvsim.sim.cost.clock import NOT_VALIDATED
 from kvsim.sim.counted import several
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import Sought
 from kvsim.sim.record.slo import Slo
 
-Row = Mapping[str, Any]
 PER_THOUSAND = "price_per_thousand_requests"
 MOST_LINES = 12
 """With more systems, only the best one per GPU is shown of those searched only coarsely."""
@@ -107,9 +107,7 @@ def capacity_words(
     rows: Sequence[Row], labels: Sequence[str], asked: Sought, goals: Goals, defaults: Sequence[str]
 ) -> RenderableType:
     """The answer, the table, why not more, and how it was judged."""
-    slo, unit = goals.limits, UNITS[asked.find]
-    assert slo is not None
-    fleet = asked.for_rate is not None
+    unit, fleet = UNITS[asked.find], asked.for_rate is not None
     best = _best_of_each_gpu(rows, unit) if fleet else set()
     shown = [
         place
@@ -117,9 +115,7 @@ def capacity_words(
         if len(rows) <= MOST_LINES or not best or place in best or not row["rough"]
     ]
     headings, cells = _fleet_columns(rows) if fleet else _columns(rows, asked.find)
-    table = ruled_table("")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = ruled_table("", *headings)
     apart = bool(clocks_apart(rows, labels))
     clocks = [clock_of(row) for row in rows]
     for clock in dict.fromkeys(clocks):
@@ -130,7 +126,8 @@ def capacity_words(
                 name = f"{'  ' * apart}{labels[place]}{' *' if place in best else ''}"
                 table.add_row(Text(name, overflow="fold"), *cells[place])
     table.columns[0].no_wrap = False
-    parts: list[RenderableType] = [Text(answer(rows, labels, asked, slo), style="bold"), "", table, ""]
+    said = answer(rows, labels, asked, goals.limits)
+    parts: list[RenderableType] = [Text(said, style="bold"), "", table, ""]
     if best:
         parts += [Text("* best of its GPU", style="dim"), ""]
     for place, (row, label) in enumerate(zip(rows, labels, strict=True)):

@@ -7,6 +7,7 @@ With several seeds, systems whose ratio may be 1 are said to be not distinguisha
 from collections.abc import Sequence
 
 from kvsim.reports.clocks import Cost, cost_in, differ, told
+from kvsim.reports.grouping import by_key
 from kvsim.reports.palette import everybody, figures, number, together
 from kvsim.reports.seeds.intervals import Interval, ratio
 from kvsim.reports.seeds.words import NO_DIFFERENCE, with_spread
@@ -63,7 +64,10 @@ def served_in_words(found: Sequence[System]) -> str:
         return f"Requests served: {_served_words(found[0])} each"
     if by_case := _served_by_case(found):
         return f"Requests served: {', '.join(by_case)}"
-    named = [f"{_called(system, found)}{_served_words(system)}" for system in fewer[:MOST_NAMED]]
+    named = [
+        f"{f'{system.name} ' if len(found) > 1 else ''}{_served_words(system)}"
+        for system in fewer[:MOST_NAMED]
+    ]
     more = [f"{len(fewer) - MOST_NAMED:,} more systems not all"] if len(fewer) > MOST_NAMED else []
     return f"Requests served: {', '.join([*named, *more])}"
 
@@ -76,9 +80,7 @@ def served_alike(found: Sequence[System]) -> bool:
 
 def _served_by_case(found: Sequence[System]) -> list[str]:
     """What each case served, if not everything; empty unless all systems of a case serve as many."""
-    cases: dict[str, list[System]] = {}
-    for system in found:
-        cases.setdefault(str(system.settings.get("case")), []).append(system)
+    cases = by_key(found, lambda system: str(system.settings.get("case")))
     if len(cases) < 2 or any(len({_counts(system) for system in own}) > 1 for own in cases.values()):
         return []
     return [f"{name} {_served_words(own[0])}" for name, own in cases.items() if served_share(own[0]) < 1]
@@ -147,7 +149,8 @@ def _fastest(fit: Sequence[System], found: Sequence[System]) -> str:
     level = [each for each in fit if figures(_mean(speeds[each.name])) == same and each is not best]
     if len(level) + 1 == len(found) > 1:
         return f"{everybody([*speeds])} have the same throughput: {most}"
-    unsure = [each for each in fit if each is not best and each not in level and _in_noise(best, each)]
+    others = [each for each in fit if each is not best and each not in level]
+    unsure = [each for each in others if in_noise(_by_seed(best), _by_seed(each))]
     if len(level) + len(unsure) + 1 == len(found) > 1:
         who = together([each.name for each in fit])
         return f"Throughputs of {who} are {NO_DIFFERENCE}; {best.name} has the highest mean, {most}"
@@ -156,12 +159,6 @@ def _fastest(fit: Sequence[System], found: Sequence[System]) -> str:
         names = [best.name, *(each.name for each in level)]
         return f"{together(names)} have the highest throughput: {most}{noise}"
     return f"{_highest(best, found, 'has', 'throughput')}: {most}{noise}"
-
-
-def _in_noise(best: System, other: System) -> bool:
-    """Whether the ratio of their highest throughputs, seed by seed, may be 1; never with a single seed."""
-    one, two = (_by_seed(each) for each in (best, other))
-    return in_noise(one, two)
 
 
 def in_noise(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
@@ -216,10 +213,6 @@ def at_load(load: str, value: float) -> str:
     if load == "clients":
         return f"with {value:g} client{'s' * (value != 1)}"
     return f"at {value:g} requests/s" if load == "request_rate" else f"at {value:g} times the trace's speed"
-
-
-def _called(system: System, found: Sequence[System]) -> str:
-    return f"{system.name} " if len(found) > 1 else ""
 
 
 def rank(system: System) -> tuple[float, float]:

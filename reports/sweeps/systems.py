@@ -13,9 +13,7 @@ from typing import Any
 
 from kvsim.reports.palette import number
 from kvsim.reports.seeds.intervals import Interval, interval
-from kvsim.reports.sweeps.table import FINISHED
-
-Row = Mapping[str, Any]
+from kvsim.reports.sweeps.table import FINISHED, Row
 
 LOADS = {
     "request_rate": "request rate (requests/s)",

@@ -57,7 +57,10 @@ def write_table(rows: Sequence[Row], path: Path, force: bool = False) -> None:
             with part.open("w", encoding="utf-8", newline="") as file:
                 write_csv(rows, file)
         else:
-            _write_parquet(rows, part)
+            from pyarrow import parquet
+
+            with part.open("wb") as file:
+                parquet.write_table(arrow_table(rows), file, compression="zstd")
 
 
 def write_csv(rows: Sequence[Row], file: Any) -> None:  # noqa: ANN401 - a text file
@@ -75,18 +78,10 @@ def arrow_table(rows: Sequence[Row]) -> Any:  # noqa: ANN401 - a pyarrow Table
     return pa.table({name: _column([row.get(name) for row in rows]) for name in columns(rows)})
 
 
-def _write_parquet(rows: Sequence[Row], path: Path) -> None:
-    from pyarrow import parquet
-
-    with path.open("wb") as file:
-        parquet.write_table(arrow_table(rows), file, compression="zstd")
-
-
 def read_table(path: Path) -> list[dict[str, Any]]:
     """The rows of a table that `write_table` wrote as parquet; missing values are None."""
     with understood(str(path)):
-        found: list[dict[str, Any]] = tables.read_table(path, str(path)).to_pylist()
-        return found
+        return tables.read_table(path, str(path)).to_pylist()
 
 
 def _column(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array

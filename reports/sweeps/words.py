@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.clocks import clock_name
-from kvsim.reports.comparison import ruled_table
+from kvsim.reports.fitting import ruled_table
 from kvsim.reports.palette import figures, seconds
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
@@ -31,11 +31,11 @@ from kvsim.reports.sweeps.headline import (
 )
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.systems import System, load_of, systems, tokens_per_gpu
-from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE
+from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, Row
 from kvsim.reports.sweeps.tier_gain import curves, gains
+from kvsim.sim.counted import several
 from kvsim.sim.record.slo import Slo
 
-Row = Mapping[str, Any]
 MOST_LINES = 60
 
 
@@ -51,7 +51,7 @@ def plan_words(
     """The output of a dry run: the number of runs, how many are left, and the estimated time."""
     done = sum(key in journal.done for key in keys) if journal is not None else 0
     impossible = sum(bool(run.reason) for run in runs)
-    said = [f"{_runs(len(runs))}"]
+    said = [several(len(runs), "run")]
     if impossible:
         said.append(f"{impossible:,} impossible")
     twice = len(runs) - impossible - len(keys)
@@ -59,15 +59,8 @@ def plan_words(
         said.append(f"{twice:,} equal to others")
     if done:
         said.append(f"{done:,} done already")
-    return f"{', '.join(said)}: {_runs(len(keys) - done)} to do, about {duration(left_s)} with {_jobs(jobs)}"
-
-
-def _runs(many: int) -> str:
-    return f"{many:,} run{'s' * (many != 1)}"
-
-
-def _jobs(many: int) -> str:
-    return f"{many:,} process{'es' * (many != 1)}"
+    todo, with_jobs = several(len(keys) - done, "run"), several(jobs, "process")
+    return f"{', '.join(said)}: {todo} to do, about {duration(left_s)} with {with_jobs}"
 
 
 def duration(left_s: float) -> str:
@@ -79,9 +72,8 @@ def duration(left_s: float) -> str:
 
 def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> RenderableType:
     """The outcome: a line per system, the best first if there is an SLO; failures below."""
-    varying = [name for name in names if name != "seed"]
-    load = load_of(varying)
-    found = [system for system in systems(rows, varying) if system.points]
+    load = load_of(names)
+    found = [system for system in systems(rows, names) if system.points]
     parts: list[RenderableType] = [Text(headline(found, load, slo), style="bold"), ""] if found else []
     if found:
         parts += [_table(found, load, slo), "", *_gains(found), Text(foot(found), style="dim")]
@@ -89,25 +81,21 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
         reasons = [str(row["reason"]) for row in rows if row["status"] == status]
         for reason in dict.fromkeys(reasons):
             many = reasons.count(reason)
-            parts.append(Text(f"{_runs(many)} {words}: {reason}", style="yellow"))
+            parts.append(Text(f"{several(many, 'run')} {words}: {reason}", style="yellow"))
     return Group(*parts)
 
 
 def _table(found: Sequence[System], load: str | None, slo: Slo | None) -> Table:
-    table = ruled_table("")
     headings = ["tokens/s/GPU", "TTFT p99", "TPOT p99"]
     headings = ["requests/s", *headings] if slo is None else [*headings, "attained"]
     if load is not None:
         headings.insert(0, "most in SLO" if slo else load.replace("_", " "))
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    rejecting = any(served_share(system) < 1 for system in found)
+    table = ruled_table("", *headings, *(["served"] * rejecting))
     ordered, apart = list(found), different_clocks(found)
     if slo is not None and load is not None and not apart:
         fit = {id(system) for system in ranked(found)}
         ordered.sort(key=lambda system: (id(system) in fit, *rank(system)), reverse=True)
-    rejecting = any(served_share(system) < 1 for system in found)
-    if rejecting:
-        table.add_column("served", justify="right", no_wrap=True)
     for system in ordered[:MOST_LINES]:
         clock = f" ({', '.join(dict.fromkeys(map(clock_name, costs_of(system))))})" if apart else ""
         served = [f"{100 * served_share(system):.4g} %"] * rejecting

@@ -18,9 +18,10 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from heapq import merge
 from itertools import chain
 from pathlib import Path
@@ -28,8 +29,9 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from kvsim.reports.arrays import Int64
 from kvsim.reports.away import Away
-from kvsim.reports.lives.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT, Int64
+from kvsim.reports.lives.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT
 from kvsim.reports.lives.spans import HEAD, PREEMPTED, STATES, WAITS_LOADED, Lives
 from kvsim.reports.lives.words import STATES as LOOKS
 from kvsim.reports.lives.words import reason_name
@@ -37,7 +39,7 @@ from kvsim.reports.palette import KINDS, number
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.rundir.stack import HELD, held_by, is_told_by
 from kvsim.reports.timeline.steps import Steps, step_slices
-from kvsim.reports.timeline.text import instant, micro, named, quoted
+from kvsim.reports.timeline.text import complete, instant, micro, named, quoted
 from kvsim.reports.timeline.transfers import transfers
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.whole_file import whole_file
@@ -213,7 +215,8 @@ class _Process:
     # -- requests -----------------------------------------------------------------------------
 
     def _requests(self) -> Iterator[Timed]:
-        write = (self._whole_life, self._arrow_end, self._state, self._arrow_start, self._instant)
+        end, start = partial(self._arrow, "f"), partial(self._arrow, "s")
+        write = (self._whole_life, end, self._state, start, self._instant)
         slices = self._slices()
         for start in range(0, len(slices.time_ns), _AT_ONCE):
             some = (column[start : start + _AT_ONCE].tolist() for column in slices)
@@ -269,7 +272,7 @@ class _Process:
             value = number(requests[name][place].item())
             if value is not None:
                 args[name] = round(value, 9)
-        return self._slice(time_ns, track, end_ns, self._name(track), "request", args)
+        return complete(self.pid, self._tid(track), time_ns, end_ns, self._name(track), "request", args)
 
     def _state(self, time_ns: int, track: int, end_ns: int, span: int) -> str:
         lives = self.lives
@@ -282,18 +285,9 @@ class _Process:
         if row != NOTHING:
             numbers = lives.log.row(row)
             args = {key: numbers[key] for key in ("step", *_ARGUMENTS) if key in numbers}
-        return self._slice(
-            time_ns, track, end_ns, name, STATES[state], args | ({"reason": reason} if reason else {})
-        )
-
-    def _slice(  # noqa: PLR0917 - the parts of a slice
-        self, time_ns: int, track: int, end_ns: int, name: str, category: str, args: Mapping[str, Any]
-    ) -> str:
-        return (
-            f'{{"ph": "X", "pid": {self.pid}, "tid": {self._tid(track)}, "ts": {micro(time_ns)}, '
-            f'"dur": {micro(end_ns - time_ns)}, "cat": "{category}", "name": {quoted(name)}, '
-            f'"args": {quoted(args)}}}'
-        )
+        if reason:
+            args["reason"] = reason
+        return complete(self.pid, self._tid(track), time_ns, end_ns, name, STATES[state], args)
 
     def _instant(self, time_ns: int, track: int, end_ns: int, row: int) -> str:
         log = self.lives.log
@@ -302,13 +296,7 @@ class _Process:
         args = {"tokens" if name == "fork" else "slots": tokens, "step": int(log.numbers["step"][row])}
         return instant(self.pid, self._tid(track), time_ns, name, name, args)
 
-    def _arrow_start(self, time_ns: int, track: int, end_ns: int, row: int) -> str:
-        return self._arrow("s", time_ns, track, row)
-
-    def _arrow_end(self, time_ns: int, track: int, end_ns: int, row: int) -> str:
-        return self._arrow("f", time_ns, track, row)
-
-    def _arrow(self, phase: str, time_ns: int, track: int, row: int) -> str:
+    def _arrow(self, phase: str, time_ns: int, track: int, end_ns: int, row: int) -> str:
         name = "goes first" if self.lives.reason(row) else "needs the room"
         return (
             f'{{"ph": "{phase}", "pid": {self.pid}, "tid": {self._tid(track)}, "ts": {micro(time_ns)}, '
@@ -318,11 +306,7 @@ class _Process:
     def _not_there(self) -> Iterator[Timed]:
         for from_s, to_s, why in self.away:
             start_ns, end_ns = round(from_s * 1e9), round(to_s * 1e9)
-            yield (
-                start_ns,
-                f'{{"ph": "X", "pid": {self.pid}, "tid": {_REPLICA_THREAD}, "ts": {micro(start_ns)}, '
-                f'"dur": {micro(end_ns - start_ns)}, "cat": "replica", "name": "{why}", "args": {{}}}}',
-            )
+            yield start_ns, complete(self.pid, _REPLICA_THREAD, start_ns, end_ns, why, "replica", {})
 
     # -- counters -----------------------------------------------------------------------------
 

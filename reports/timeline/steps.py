@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.reports.rundir.formats import check_range, check_type
-from kvsim.reports.timeline.text import micro, quoted
+from kvsim.reports.timeline.text import complete
 from kvsim.sim.files.tables import as_numpy, opened_table
 
 Steps = Path | Mapping[str, Any]
@@ -46,12 +46,7 @@ def step_slices(
             args = {name: value for name, value in known.items() if value or name in _ALWAYS}
             begin_ns = max(start_ns, last_ns)  # after hours, a float of seconds is coarser than a nanosecond
             last_ns = max(end_ns, begin_ns)
-            yield (
-                begin_ns,
-                f'{{"ph": "X", "pid": {pid}, "tid": {pid}, "ts": {micro(begin_ns)}, '
-                f'"dur": {micro(last_ns - begin_ns)}, "cat": "engine", "name": "{_kind(known)}", '
-                f'"args": {quoted(args)}}}',
-            )
+            yield begin_ns, complete(pid, pid, begin_ns, last_ns, _kind(known), "engine", args)
 
 
 def _kind(step: Mapping[str, int]) -> str:

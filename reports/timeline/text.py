@@ -20,6 +20,17 @@ def named(pid: int, tid: int, what: str, args: Mapping[str, Any]) -> str:
     return f'{{"ph": "M", "pid": {pid}, "tid": {tid}, "name": "{what}", "args": {quoted(args)}}}'
 
 
+def complete(  # noqa: PLR0917 - the parts of an event
+    pid: int, tid: int, start_ns: int, end_ns: int, name: str, category: str, args: Mapping[str, Any]
+) -> str:
+    """A slice of a thread."""
+    return (
+        f'{{"ph": "X", "pid": {pid}, "tid": {tid}, "ts": {micro(start_ns)}, '
+        f'"dur": {micro(end_ns - start_ns)}, "cat": "{category}", "name": {quoted(name)}, '
+        f'"args": {quoted(args)}}}'
+    )
+
+
 def instant(  # noqa: PLR0917 - the parts of an event
     pid: int, tid: int, time_ns: int, name: str, category: str, args: Mapping[str, Any]
 ) -> str:

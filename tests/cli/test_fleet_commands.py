@@ -94,8 +94,8 @@ def test_each_replica_has_its_own_map(recorded, capsys):
     assert sum(axes.get_visible() for axes in figure.axes) == REPLICAS
     for place, run in enumerate(runs):
         arena = read_arena(recorded / "map.parquet", place)
-        assert arena.slots == 15_744
-        named = {int(name.partition(".")[0]) for names in arena.names for name in names.split()}
+        assert arena.map.slots == 15_744
+        named = {int(name.partition(".")[0]) for names in arena.map.rows.owners for name in names.split()}
         assert named <= set(run.columns.requests["request"].tolist())
 
 

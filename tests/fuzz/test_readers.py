@@ -35,10 +35,7 @@ SHIPPED = {
     ),
     *(
         "workloads/sharegpt.py",
-        "reports/eviction.py",
-        "reports/options.py",
-        "reports/zoo.py",
-        "reports/schedulers.py",
+        "reports/pages.py",
     ),
 }
 """They read what is part of the package or of the documents."""

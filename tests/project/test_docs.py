@@ -28,7 +28,7 @@ from kvsim.allocators import ALLOCATORS, FAMILIES
 from kvsim.allocators.contract import check_allocator
 from kvsim.allocators.eviction import EVICTION
 from kvsim.allocators.extents import FITS
-from kvsim.reports.eviction import card, with_table
+from kvsim.reports.eviction import card, with_policies
 from kvsim.reports.figures import FIGURES, USUAL
 from kvsim.reports.options import with_tables
 from kvsim.reports.zoo import with_pictures
@@ -396,7 +396,7 @@ def test_every_file_and_figure_is_described(result):
 
 def test_the_table_of_eviction_policies_is_made_by_the_program(workplace, capsys):
     text = (ROOT / "docs/eviction.md").read_text(encoding="utf-8")
-    assert with_table(text) == text, "run python -m kvsim.reports.eviction docs/eviction.md"
+    assert with_policies(text) == text, "run python -m kvsim.reports.eviction docs/eviction.md"
     listed = carry_out("sim eviction", capsys)
     for name in EVICTION:
         assert any(re.match(rf"{re.escape(name)} +\w", line) for line in listed), name

@@ -46,6 +46,7 @@ OTHERS = {
         "rich",
         "matplotlib",
         "cloudpickle",
+        "platformdirs",
         "joblib",
         "ray",
         "dask",

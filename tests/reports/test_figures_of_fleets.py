@@ -118,10 +118,10 @@ def test_a_replica_that_dies_is_compared_while_it_is_there():
     """Replica 0 runs 1 for 3 s, 2 for 2 s, 1 for 3 s; replica 1 runs 1 until it dies at 2.5 s."""
     run = kvsim.simulate(**BY_HAND, num_prompts=2, fail="replica=1:at=2.5:for=9")
     fleet = Fleet.of(run)
-    assert fleet.running(1)[:, 0] == pytest.approx([10 / 8, 1])
+    assert fleet.column("running", 1)[:, 0] == pytest.approx([10 / 8, 1])
     mean = (10 + 2.5) / (8 + 2.5)
     assert f"{10 / 8 / mean:.2f} times the mean" in imbalance(fleet)
-    slices = fleet.running(16)
+    slices = fleet.column("running", 16)
     assert slices[1, :5] == pytest.approx([1] * 5)
     assert np.isnan(slices[1, 5:]).all()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvsim import cli
-from kvsim.reports.memory_map import MemoryMap, Range, owners_of
+from kvsim.reports.memory_map import MemoryMap, owners_of
 from kvsim.reports.rundir.formats import write_columns
 from kvsim.sim.errors import KvsimError
 
@@ -74,22 +74,31 @@ def test_the_arena_at_every_instant_is_that_of_a_slot_by_slot_replay(tmp_path, s
     assert found.allocated_slots().tolist() == held
 
 
+def ranges(arena):
+    """(start, size, owners, filled, cached, idle) of each range."""
+    columns = (column.tolist() for column in arena[:6])
+    return [
+        (start, size, owners_of(arena.owners[owner]), *rest)
+        for start, size, owner, *rest in zip(*columns, strict=True)
+    ]
+
+
 def test_ranges_name_requests_and_samples(tmp_path):
     rows = [(0.5, 0, 16, "17 4.2", 16, 0), (0.5, 16, 16, "", 0, 1), (0.5, 32, 8, "3", 5, 0)]
     found = MemoryMap.read(write(tmp_path, rows))
-    assert list(found.at(1).ranges()) == [
-        Range(0, 16, ((17, 0), (4, 2)), 16, cached=False, idle=False),
-        Range(16, 16, (), 0, cached=True, idle=False),
-        Range(32, 8, ((3, 0),), 5, cached=False, idle=False),
+    assert ranges(found.at(1)) == [
+        (0, 16, ((17, 0), (4, 2)), 16, False, False),
+        (16, 16, (), 0, True, False),
+        (32, 8, ((3, 0),), 5, False, False),
     ]
     assert found.slots == 40
-    assert list(found.at(0.4).ranges()) == [Range(0, 40, (), 0, cached=False, idle=False)]
+    assert ranges(found.at(0.4)) == [(0, 40, (), 0, False, False)]
     assert owners_of("") == ()
 
 
 def test_an_empty_map_has_no_instants_and_no_ranges(tmp_path):
     found = MemoryMap.read(write(tmp_path, []))
-    assert (found.slots, found.instants.tolist(), list(found.at(1).ranges())) == (0, [], [])
+    assert (found.slots, found.instants.tolist(), ranges(found.at(1))) == (0, [], [])
     assert found.allocated_slots().tolist() == []
 
 
@@ -99,10 +108,10 @@ def test_the_map_of_a_run_holds_the_tokens_that_the_run_ends_with(tmp_path):
     assert cli.main(["run", "--record-map", "40", "--out", str(out), *small]) == 0
     found = MemoryMap.read(out / "map.parquet")
     for at_s, held in zip(found.instants, found.allocated_slots(), strict=True):
-        ranges = list(found.at(at_s).ranges())
-        assert sum(each.size for each in ranges) == found.slots == 15_744
-        assert sum(each.size for each in ranges if each.owners) == held
-        assert [each.start for each in ranges[1:]] == [each.start + each.size for each in ranges[:-1]]
+        arena = found.at(at_s)
+        assert arena.size.sum() == found.slots == 15_744
+        assert arena.size[arena.allocated].sum() == held
+        assert arena.start[1:].tolist() == (arena.start + arena.size)[:-1].tolist()
     assert found.allocated_slots()[-1] == 0
 
 

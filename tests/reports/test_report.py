@@ -99,11 +99,12 @@ def test_every_other_instant_shows_what_all_of_them_show_then(recorded, kind):
     arena = read_arena(recorded(kind) / "map.parquet")
     for _ in range(3):
         half = arena.halved()
-        assert list(half.times_s) == list(arena.times_s[(len(arena.times_s) + 1) % 2 :: 2])
-        assert half.times_s[-1] == arena.times_s[-1]
-        assert len(half.start) <= len(arena.start)
-        for place, time in enumerate(half.times_s):
-            whole = int(np.flatnonzero(arena.times_s == time)[0])
+        times, kept = arena.map.instants, half.map.instants
+        assert list(kept) == list(times[(len(times) + 1) % 2 :: 2])
+        assert kept[-1] == times[-1]
+        assert len(half.map.rows.start) <= len(arena.map.rows.start)
+        for place, time in enumerate(kept):
+            whole = int(np.flatnonzero(times == time)[0])
             shown = [
                 slots_of_page(*reversed(packed(each)), at) for each, at in ((half, place), (arena, whole))
             ]

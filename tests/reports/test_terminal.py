@@ -214,5 +214,5 @@ def test_a_verdict_needs_two_runs_that_finished_something():
 
 def test_the_spread_of_bytes_and_shares_has_their_unit():
     seeds = [{"tier": {"bytes": gib * 2**30, "share": share}} for gib, share in ((2.0, 0.2), (4.0, 0.4))]
-    assert terminal._told(seeds, terminal._gib, "tier", "bytes").startswith("3 ± 1")
-    assert terminal._told(seeds, terminal._share, "tier", "share").startswith("30 ± 1")
+    assert terminal._filled(seeds, "tier", "{bytes:GiB}").startswith("3 ± 1")
+    assert terminal._filled(seeds, "tier", "{share:share}").startswith("30 ± 1")

@@ -17,7 +17,7 @@ from kvsim.reports.sweeps.headline import (
     served_alike,
     served_in_words,
 )
-from kvsim.reports.sweeps.systems import System, load_of, systems
+from kvsim.reports.sweeps.systems import load_of, systems
 from kvsim.sim.record.slo import Slo
 
 FIGURES: dict[str, Callable[..., Figure | None]] = {
@@ -36,9 +36,8 @@ def draw_sweep(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], slo: Slo | None, part: Path, style: Style
 ) -> list[Path]:
     """Draw the figures that these rows allow into a directory; returns the files."""
-    varying = [name for name in names if name != "seed"]
-    load = load_of(varying)
-    found = [system for system in systems(rows, varying) if system.points]
+    load = load_of(names)
+    found = [system for system in systems(rows, names) if system.points]
     drawn: list[Path] = []
     for name, figure in FIGURES.items():
         if found and figure(found, load, slo, style) is not None:
@@ -47,23 +46,14 @@ def draw_sweep(
             below = foot(found)
             if refused and name == "tiers" and served_alike(found):  # each curve compares equals
                 refused, below = "", f"{served_in_words(found)}; {below}"
-            words = refused, below
-            drawn += save(part, name, style, partial(_signed, figure, found, load, slo, style, words))
+            draw = partial(figure, found, load, slo, style)
+            first = different_clocks(found) or refused
+            drawn += save(part, name, style, partial(_signed, draw, style, first, below))
     return drawn
 
 
-def _signed(  # noqa: PLR0917 - the arguments of a figure
-    figure: Callable[..., Figure],
-    found: Sequence[System],
-    load: str | None,
-    slo: Slo | None,
-    style: Style,
-    words: tuple[str, str],
-) -> Figure:
-    """The figure, with rejections and a warning about clocks in its headline, and the clock at its foot."""
-    drawn = figure(found, load, slo, style)
-    refused, below = words
-    first = different_clocks(found) or refused
-    said = str(drawn.get_label())
-    sign(drawn, style, "" if said.startswith(first) else first, below)
-    return drawn
+def _signed(draw: Callable[[], Figure], style: Style, first: str, below: str) -> Figure:
+    """A figure, with rejections or a warning about clocks in its headline, and the clock at its foot."""
+    figure = draw()
+    sign(figure, style, "" if figure.get_label().startswith(first) else first, below)
+    return figure

@@ -1,6 +1,6 @@
 """capacity: the largest load within the SLO per GPU, a bar per system with its interval and its limit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -12,9 +12,7 @@ from kvsim.reports.figures.swept.pieces import lines_below, places_by_clock
 from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import figures
 from kvsim.reports.sweeps.capacity_table import clock_of
-
-Row = Mapping[str, Any]
-
+from kvsim.reports.sweeps.table import Row
 
 Axis = tuple[str, str]
 """The column to draw, and its name in words."""

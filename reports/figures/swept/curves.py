@@ -135,11 +135,8 @@ def _plot(axes: Axes, style: Style, look: Look | None, points: Points, system: S
 def _axis(axes: Axes, values: Sequence[float], title: str) -> None:
     """Seconds, or milliseconds if all are below one."""
     positive = [value for value in values if value > 0]
-    if positive and max(positive) > 20 * min(positive):
-        pieces.log_axis(axes, "y", min(positive), max(positive))
+    if pieces.value_axis(axes, values):
         axes.set_ylim(min(positive) / 1.6, 1.6 * max(positive))
-    else:
-        axes.set_ylim(0, 1.08 * max(values, default=0) or 1)
     short_times = bool(positive) and max(positive) < 1
     pieces.plain_numbers(axes, "y", 1e3 if short_times else 1.0)
     axes.set_title(f"{title} ({'ms' if short_times else 's'})")

@@ -1,6 +1,6 @@
 """fleet: the hourly cost of serving a load, a bar per system, cheapest first per clock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -10,11 +10,12 @@ from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.swept.pieces import lines_below, places_by_clock
 from kvsim.reports.figures.systems import short
+from kvsim.reports.grouping import by_key
 from kvsim.reports.palette import figures
 from kvsim.reports.sweeps.capacity_table import clock_of
 from kvsim.reports.sweeps.capacity_words import count_of, trust_of
+from kvsim.reports.sweeps.table import Row
 
-Row = Mapping[str, Any]
 MOST_BARS = 20
 
 
@@ -46,9 +47,7 @@ def fleet(
 
 def _cheapest(rows: Sequence[Row], labels: Sequence[str]) -> list[tuple[Row, str]]:
     """The cheapest systems that serve the load, the same maximum number for each clock."""
-    by_clock: dict[str, list[tuple[Row, str]]] = {}
-    for row, label in zip(rows, labels, strict=True):
-        if row["fleet_price_per_hour"] is not None:
-            by_clock.setdefault(clock_of(row), []).append((row, label))
+    able = [each for each in zip(rows, labels, strict=True) if each[0]["fleet_price_per_hour"] is not None]
+    by_clock = by_key(able, lambda each: clock_of(each[0]))
     most = MOST_BARS // max(len(by_clock), 1)
     return [each for members in by_clock.values() for each in members[:most]]

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
+from kvsim.reports.grouping import by_key
 from kvsim.reports.palette import number
 from kvsim.reports.sweeps.systems import System
 from kvsim.sim.record.slo import Slo
@@ -21,9 +22,7 @@ MET = "service.attained_share"
 
 def goals(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
     """Draw a heat map; None if policies do not vary, or no request has a goal."""
-    by_case: dict[object, list[System]] = {}
-    for system in systems:
-        by_case.setdefault(system.settings.get("case"), []).append(system)
+    by_case = by_key(systems, lambda system: system.settings.get("case"))
     told = {case: members for case, members in by_case.items() if _by_policy(members)}
     rows = list(dict.fromkeys(str(s.settings["policy"]) for members in told.values() for s in members))
     columns = [(case, at) for case, members in told.items() for at in sorted(members[0].points)]

@@ -106,35 +106,28 @@ def _finding_prefixes(systems: Sequence[System], down: str, rows: Sequence[objec
 
 
 def _settings(systems: Sequence[System], load: str | None) -> Axis | None:
-    """The rows and the columns: the two settings that vary most, a load last."""
+    """The rows and the columns: the two settings that vary most, a load last, traffic always across."""
     found: dict[str, list[object]] = {}
     for system in systems:
         for name, value in system.settings.items():
-            found.setdefault(name, [])
-            if value not in found[name]:
+            if value not in found.setdefault(name, []):
                 found[name].append(value)
-    named = sorted(
-        ((name, values) for name, values in found.items() if len(values) > 1), key=lambda each: -len(each[1])
-    )
-    chosen = named[:2]
+    several = ((name, values) for name, values in found.items() if len(values) > 1)
+    chosen = sorted(several, key=lambda each: -len(each[1]))[:2]
     if len(chosen) == 1 and load is not None:
         loads = sorted({at for system in systems for at in system.points})
         chosen.append((load, list(loads)))
     if len(chosen) < 2 or len(chosen[1][1]) < 2:
         return None
-    ordered = sorted(((name, _ordered(values)) for name, values in chosen), key=_is_traffic)
-    return ordered[0], ordered[1]
+    return tuple(
+        sorted(((name, _ordered(values)) for name, values in chosen), key=lambda each: each[0] in _TRAFFIC)
+    )
 
 
 def names_unserved(systems: Sequence[System], load: str | None) -> bool:
     """Whether the headline names every system that served nothing: each has a cell, compared by column."""
     axis = _settings(systems, load)
     return axis is not None and axis[1][0] in _TRAFFIC and all(len(each.settings) == 2 for each in systems)
-
-
-def _is_traffic(axis: tuple[str, object]) -> bool:
-    """Whether a setting is traffic; traffic always goes across."""
-    return axis[0] in _TRAFFIC
 
 
 def _ordered(values: Sequence[object]) -> list[object]:

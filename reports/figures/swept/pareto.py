@@ -103,15 +103,12 @@ def front_of(dots: Sequence[Dot]) -> list[Dot]:
 
 def _dots(place: int, system: System, slo: Slo | None) -> list[Dot]:
     users, gpus = dict(system.values(interactivity)), dict(system.values(tokens_per_gpu))
+    met = {
+        load: slo is None or all(row.get("slo.met") for row in rows) for load, rows in system.points.items()
+    }
     return [
-        Dot(
-            place,
-            users[load].mean,
-            gpus[load].mean,
-            slo is None or all(bool(row.get("slo.met")) for row in rows),
-            load,
-        )
-        for load, rows in system.points.items()
+        Dot(place, users[load].mean, gpus[load].mean, met[load], load)
+        for load in system.points
         if load in users and load in gpus
     ]
 
