@@ -73,8 +73,6 @@ class Commit:
         self._after_steps += [observer.after for observer in observers]
         if server.memory.abilities.after_steps:
             self._after_steps.append(pricing.after_step)
-        if not inputs.fetches:  # requests may arrive during a plan
-            self._after_steps.append(self.turned_away.write_noted)
 
     def end(self) -> None:
         """No more requests arrive: drop what would keep a reference cycle alive."""
@@ -108,9 +106,13 @@ class Commit:
                 self._finish(request)
         if step.prompts is not None:
             self._give_tokens(step)
-        if self._after_steps:
-            for act in self._after_steps:
-                act()
+        if self._after_steps or self.turned_away.noted:
+            self._follow_up()
+
+    def _follow_up(self) -> None:
+        for act in self._after_steps:
+            act()
+        self.turned_away.write_noted()
 
     def _count_late(self, now_ps: int) -> None:
         """Count the tokens whose gap to the previous one is longer than their step."""

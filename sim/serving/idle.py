@@ -110,8 +110,7 @@ class Idle:
 
     def _begin(self) -> tuple[str, Rest, Kept]:
         """From now on nothing is computed: note, and return, what holds the queue back and what is kept."""
-        server, kept = self._server, (0, 0, 0, 0)
-        running = len(server.running)
+        server, running, kept = self._server, len(self._server.running), (0, 0, 0, 0)
         if running or server.batch.parked():
             used, internal = server.allocator.used_slots, server.memory.internal_slots()
             kept = server.tokens()[0], used, internal, running
