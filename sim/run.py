@@ -145,11 +145,14 @@ class Simulation:
             steps=metrics.step_table(result),
             samples=metrics.sample_table(result),
             events=metrics.together(
-                [metrics.in_turn([metrics.event_table(life.events) for life in lives]) for lives in every]
+                [
+                    metrics.in_turn([metrics.event_table(life.server.events) for life in lives])
+                    for lives in every
+                ]
             ),
             map=metrics.together(
                 [
-                    metrics.maps_in_turn([metrics.map_table(life.memory_map) for life in lives])
+                    metrics.maps_in_turn([metrics.map_table(life.recorder.memory_map) for life in lives])
                     for lives in every
                 ]
             ),

@@ -10,9 +10,11 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.record.by_kind import HeldOverTime
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.instants import TIMELINE_ROWS, Timeline
+from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.record.span import Integrals
 from kvsim.sim.record.tally import Tally
+from kvsim.sim.serving.kinds import KindsLedger
 from kvsim.sim.serving.memory import Level
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.totals import DraftTotals, TierTotals, Totals, UpkeepTotals
@@ -132,6 +134,10 @@ class Recorder:
         Instants.
     steps : list of tuple, or None
         A row per step, of `STEP_COLUMNS`, if a step log writes them.
+    memory_map : MemoryMap or None
+        Where everything lies in memory, if an observer draws it.
+    kinds : KindsLedger or None
+        What each kind of layers holds, if they are kept in groups.
     """
 
     def __init__(
@@ -145,6 +151,8 @@ class Recorder:
         self.tally = Tally(slots_per_token)
         self.timeline = Timeline(timeline_rows, stack)
         self.steps: list[tuple[int, ...]] | None = None
+        self.memory_map: MemoryMap | None = None
+        self.kinds: KindsLedger | None = None
         self.end_ps = 0
         self.rejected: dict[str, int] = {}
         self.truncated = 0
@@ -224,5 +232,6 @@ class Recorder:
             upkeep=upkeep,
             tier=totals.tier,
             drafts=totals.drafts,
+            by_kind=None if self.kinds is None else self.kinds.counted(tally.saturated, tally.unsaturated),
             memory_stats=dict(allocator.memory_stats()),
         )

@@ -1,27 +1,44 @@
-"""Lets a replica sleep on SimPy's clock: until a time, which may be moved, or until a bell rings.
+"""Lets a replica sleep on SimPy's clock: until a time, until a bell rings, or through a plan.
+
+    at           nothing wakes it before that time
+    until_rung   it wakes up when something happens, or at that time
+    through      the plan may end early, at a boundary between two of its steps
 
 At the same instant arrivals come first: they have SimPy's priority 1, an alarm has 2, or more for later
 places in a fleet that shares a tier or a link.
 """
 
+from bisect import bisect_left
 from collections.abc import Generator
 
 import simpy
 from simpy.events import EventPriority
 
+from kvsim.sim.serving.decision import NEVER_PS
+
 AFTER_ARRIVALS = 2
+
+Process = Generator[simpy.Event, None, None]
 
 
 class Alarm:
-    """The alarm of one process, which yields its events."""
+    """The alarm of one process, which yields its events.
+
+    Attributes
+    ----------
+    plan : list of int, or None
+        While it sleeps through a plan, the ends of its steps, counted from its start.
+    stands : bool
+        Whether the plan holds whatever happens: requests that arrive would only join the queue.
+    """
 
     def __init__(self) -> None:
         self._set: simpy.Event | None = None  # for the latest time asked for
-        self._bell: simpy.Event | None = None  # rung by arrivals at an idle server
+        self._bell: simpy.Event | None = None
+        self.plan: list[int] | None = None
+        self.stands, self._start_ps = False, 0
 
-    def begin(
-        self, env: simpy.Environment, process: Generator[simpy.Event, None, None], place: int = 0
-    ) -> None:
+    def begin(self, env: simpy.Environment, process: Process, place: int) -> None:
         """Start the process. If several are due at one instant, the lowest `place` goes first."""
         self._env, self._priority = env, EventPriority(AFTER_ARRIVALS + place)
         env.process(process)
@@ -31,7 +48,7 @@ class Alarm:
         for event in (self._set, self._bell):
             if event is not None and not event.processed:
                 event.callbacks.clear()
-        self._bell = self._set = None
+        self._bell = self._set = self.plan = None
 
     @property
     def now_ps(self) -> int:
@@ -54,25 +71,40 @@ class Alarm:
             after = self.at(at_ps)
             before.callbacks, after.callbacks = after.callbacks, before.callbacks
 
-    @property
-    def sleeps(self) -> bool:
-        """Whether the process waits for the bell."""
-        return self._bell is not None
-
-    def set_bell(self) -> simpy.Event:
-        """An event for when the bell rings."""
-        self._bell = self._env.event()
-        return self._bell
-
-    def ring(self) -> bool:
-        """Ring the bell; False if the process does not wait for it."""
-        if self._bell is None:
-            return False
-        if not self._bell.triggered:
-            self._bell._ok, self._bell._value = True, None
-            self._env.schedule(self._bell, self._priority)
-        return True
-
-    def take_bell(self) -> None:
-        """The process is awake."""
+    def until_rung(self, at_ps: int) -> Process:
+        """Sleep until the bell rings, or until that time."""
+        self._bell = self._env.event() if at_ps == NEVER_PS else self.at(at_ps)
+        yield self._bell
         self._bell = None
+
+    def through(self, start_ps: int, plan: list[int], stands: bool) -> int:
+        """The end of a plan that starts at that time; the process sleeps until then."""
+        self.plan, self.stands, self._start_ps = plan, stands, start_ps
+        return start_ps + plan[-1]
+
+    def over(self, now_too: bool = False) -> int:
+        """How many steps of the plan have ended; `now_too`: also one that ends at this instant."""
+        return 0 if self.plan is None else bisect_left(self.plan, self.now_ps - self._start_ps + now_too)
+
+    def end_plan(self) -> list[int]:
+        """The plan is over, or what is left of it."""
+        plan, self.plan = self.plan, None
+        assert plan is not None
+        return plan
+
+    def interrupt(self, later: bool) -> bool:
+        """Something happens: ring the bell, or end the plan at the next boundary, or one boundary `later`.
+
+        Returns whether the process waits for the bell.
+        """
+        if self._bell is not None:
+            if self._bell.callbacks:  # the first to ring at this instant
+                self._set = self._bell
+                self.move(self.now_ps)
+            return True
+        if self.plan is not None and not self.stands:
+            kept = self.over() + 1 + later
+            if kept < len(self.plan):
+                del self.plan[kept:]
+                self.move(self._start_ps + self.plan[-1])
+        return False

@@ -7,7 +7,7 @@
 Requests are read one by one from the columns of the workload, and become objects when they arrive.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
@@ -16,6 +16,7 @@ import simpy
 from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.alarm import Process
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.facts import Facts, facts_of
 from kvsim.sim.serving.faults import NEVER_ALIVE
@@ -32,8 +33,6 @@ NOWHERE: Final = -2
 Row = tuple[int, int, int, int]
 """(index, arrival_ps, prompt_tokens, output_tokens) of a request."""
 NOBODY: Row = (0, NEVER_PS, 0, 0)
-
-Process = Generator[simpy.Event, None, None]
 
 
 class Door(Protocol):
@@ -52,8 +51,8 @@ class Door(Protocol):
     def arrived(self) -> None:
         """A request was turned away."""
 
-    def turn_away(self, row: int, reason: str) -> None:
-        """A request can never be served."""
+    def turn_away(self, row: int, now_ps: int, reason: str) -> None:
+        """A request that has come now can never be served."""
 
 
 class Promise:
@@ -234,8 +233,11 @@ class Arrivals(Promise):
             if self.workload.content is not None:
                 request.write(self.workload.content[index])
             place = self._choose(request)
-            if place < 0:
-                self._held_out(index, place == NOWHERE)
+            if place == NOWHERE:
+                self.turn_away(index)
+                return
+            if place == NOT_NOW:
+                self._held.append(index)
                 return
         longest, door = self.longest[place], self._doors[place]
         if late:
@@ -254,13 +256,6 @@ class Arrivals(Promise):
             door.recorder.truncate(index, kept)
         door.join(self._samples(request, door.scheduler.forks, most))
 
-    def _held_out(self, row: int, forever: bool) -> None:
-        """No door is open; with `forever`, none ever will be."""
-        if forever:
-            self.turn_away(row)
-        else:
-            self._held.append(row)
-
     def _sequences(self, row: int) -> int:
         """Number of samples, or candidates, of a request."""
         samples, beam = self.workload.samples, self.workload.beam
@@ -269,7 +264,7 @@ class Arrivals(Promise):
         return 1 if beam is None else beam.width
 
     def _refuse(self, door: Door, row: int, reason: str) -> None:
-        door.turn_away(row, reason)
+        door.turn_away(row, self.now_ps, reason)
         door.arrived()
         self.answered(row, self.now_ps)
 

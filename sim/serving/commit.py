@@ -12,11 +12,8 @@ from typing import Final
 
 from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.serving.arrivals import Arrivals
 from kvsim.sim.serving.decision import Decision, Refused
-from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.input_queue import InputQueue
-from kvsim.sim.serving.kinds import KindsLedger
 from kvsim.sim.serving.observers import Observer
 from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
@@ -43,25 +40,22 @@ class Commit:
         scheduler: Scheduler,
         pricing: Pricing,
         recorder: Recorder,
-        planner: Planner,
         observers: list[Observer],
+        planner: Planner,
     ) -> None:
         self._server, self._scheduler, self._pricing = server, scheduler, pricing
         self._recorder, self._planner, self._observers = recorder, planner, observers
         self._tally = recorder.tally
         self.turned_away = TurnedAway(recorder, observers)
-        self._step = server.step
         self._passed: tuple[list[int], int] = ([], 0)  # the last steps, and when they ended
         self._hear_of: list[Callable[[list[int]], None]] = []
         self._after_steps: list[Callable[[], None]] = []
-        self._kinds: KindsLedger | None = None
+        self._kinds = recorder.kinds if server.memory.abilities.leaves_behind else None
 
-    def begin(self, arrivals: Arrivals, inputs: InputQueue, kinds: KindsLedger | None) -> None:
+    def begin(self, inputs: InputQueue) -> None:
         """The replica starts to serve: collect who hears of steps, and who acts after them."""
         server, pricing, scheduler, observers = self._server, self._pricing, self._scheduler, self._observers
-        self._arrivals = arrivals
-        if server.memory.abilities.leaves_behind:
-            self._kinds = kinds
+        self._arrivals = inputs.arrivals
         if observers:
             self._hear_of.append(self._tell_passed)
         if pricing.hears:
@@ -84,11 +78,13 @@ class Commit:
         """No more requests arrive: drop what would keep a reference cycle alive."""
         self._after_steps, self._hear_of = [], []
 
-    def carry_out(self, step: Decision, ends: list[int]) -> None:
+    def carry_out(self, ends: list[int]) -> None:
         """The steps of a plan are over; `ends` are in ps after the server's time."""
-        self._step, server, planner = step, self._server, self._planner
-        progress, batch = server.progress, server.batch
-        grown = self._grow(ends) if len(ends) > 1 else None
+        server, planner = self._server, self._planner
+        step, progress, batch = server.step, server.progress, server.batch
+        grown = batch.grow_within(ends) if len(ends) > 1 else None  # the allocator may strike some steps
+        if grown is not None and self._kinds is not None:
+            self._kinds.add_left(ends, grown)
         steps = len(ends)
         if self._hear_of:
             for hear in self._hear_of:
@@ -110,11 +106,13 @@ class Commit:
                 self._finish(request)
         if step.prompts is not None:
             self._give_tokens(step)
-        if self._after_steps:
-            for act in self._after_steps:
-                act()
-        if self.turned_away.noted:
-            self.turned_away.write_noted()
+        if self._after_steps or self.turned_away.noted:
+            self._follow_up()
+
+    def _follow_up(self) -> None:
+        for act in self._after_steps:
+            act()
+        self.turned_away.write_noted()
 
     def _count_late(self, now_ps: int) -> None:
         """Count the tokens whose gap to the previous one is longer than their step."""
@@ -127,13 +125,6 @@ class Commit:
         if len(ends) > 1:
             self._server.wakes.before_ps = self._server.now_ps + ends[-2]
 
-    def _grow(self, ends: list[int]) -> Grown:
-        """Give sequences the memory of a span; the allocator may strike some of its steps."""
-        grown = self._server.batch.grow_within(ends)
-        if self._kinds is not None:
-            self._kinds.add_left(ends, grown)
-        return grown
-
     def _count_unlike(self, ends: list[int]) -> None:
         """Count what differs in steps that add different numbers of tokens; those of a step come together."""
         progress, tally, steps = self._server.progress, self._tally, len(ends)
@@ -145,7 +136,7 @@ class Commit:
             tally.add_unlike(ends, self._planner.start, contexts)
         else:
             added = progress.added(1)
-        if self._step.decodes:
+        if self._server.step.decodes:
             tally.together(added - progress.size * steps)
 
     def _give_tokens(self, step: Decision) -> None:
@@ -182,17 +173,14 @@ class Commit:
 
     def _tell_passed(self, ends: list[int]) -> None:
         for observer in self._observers:
-            observer.passed(self._step, ends)
+            observer.passed(self._server.step, ends)
 
     # -- requests that are not served ---------------------------------------------------------
 
-    def turn_away(self, row: int, now_ps: int, reason: str, plan: list[int] | None) -> None:
-        """Record a request that can never be served; if a plan is under way, after it."""
-        if plan is not None:
-            self.turned_away.note(row, now_ps, reason, self._server, plan)
-        else:
-            step = self._server.steps - steps_behind(now_ps, *self._passed)
-            self.turned_away.write(row, now_ps, step, reason)
+    def turn_away(self, row: int, now_ps: int, reason: str) -> None:
+        """Record a request that can never be served; no plan is under way."""
+        step = self._server.steps - steps_behind(now_ps, *self._passed)
+        self.turned_away.write(row, now_ps, step, reason)
 
     def write_facts(self, refused: Refused) -> None:
         """Record requests that the scheduler dropped, or preempted although they had finished."""

@@ -70,15 +70,15 @@ class Deaths:
 
     def _tell(self, rows: Sequence[int], dead: Replica, fault: Fault) -> None:
         """Record of each row, where it is, that it starts over."""
-        if dead.events is None:
+        if dead.server.events is None:
             return
         held = dead.lost_tokens()
         for row in rows:
             place = self._run.log.place_of(row)
             there = dead if place == fault.replica else self._lives.replicas[place]
-            if there.events is not None:
+            if (events := there.server.events) is not None:
                 reason = f"replica {fault.replica}"
-                there.events.lost(row, fault.at_ps, there.next_step, held.get(row, 0), reason)
+                events.lost(row, fault.at_ps, there.next_step, held.get(row, 0), reason)
 
     def _some_serve(self, place: int) -> bool:
         """Whether a replica that gets the same requests serves now, or will."""

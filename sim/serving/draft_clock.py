@@ -65,18 +65,14 @@ class Regular:
         limits: Limits,
         acceptance: Acceptance,
     ) -> None:
-        self._server, self._progress, self._allocator = server, progress, server.allocator
+        self._server, self._progress, self._late = server, progress, server.rules.known_late
         self._rules, self._limits, self._acceptance = rules, limits, acceptance
-        self._totals = server.totals.drafts
-        self.runs, self.drafts = progress.runs, -1
-        self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
-        self._earlier = self._near = self.most_runs = 0
-        self._ruled = Ruled(-1, self._unit, 0)
+        self.runs, self.drafts, self.most_runs = progress.runs, -1, 0
         self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: slots that stay unused from then
         self.ended: list[Run] = []
         self.vain = 0
         self._until = NEVER  # the clock from which one of them is near the longest sequence
-        self._resting = 0
+        self._resting = 0  # steps without runs that are left
 
     @classmethod
     def may_serve(cls, server: Server, rules: DraftRules, acceptance: Acceptance) -> bool:
@@ -100,8 +96,8 @@ class Regular:
         if self._resting:
             self._resting -= 1
             return others
-        if not self.runs:
-            self._use(proposed)
+        if not self.runs and proposed != self.drafts:
+            self.drafts, self.most_runs = proposed, self._most_of(proposed)
         regular: list[tuple[Request, int]] = []
         for request in others:
             seen = told[request]
@@ -110,20 +106,17 @@ class Regular:
             regular.append((request, seen.events))
         if not regular:
             return others
-        courses = self._acceptance.ahead(regular, self._ruled)
+        drafts, unit = self.drafts, self._server.allocator.growth_unit
+        beyond = drafts + self._rules.lookahead + self._late * (drafts + 1)
+        courses = self._acceptance.ahead(regular, Ruled(drafts, unit, beyond))
         for (request, _), course in zip(regular, courses, strict=True):
             self._begin(request, told[request], course)
         return others[len(regular) :]
 
-    def _use(self, drafts: int) -> None:
-        """From now on, `drafts` drafts of each are verified."""
-        if drafts != self.drafts:
-            self.drafts, lookahead = drafts, self._rules.lookahead
-            self._earlier = int(self._late)
-            beyond = 2 * drafts + 1 + lookahead if self._late else drafts + lookahead
-            self._ruled = Ruled(drafts, self._unit, beyond)
-            self._near = self._limits.longest - 2 * (drafts + 1) - lookahead
-            self.most_runs = self._most_of(drafts)
+    @property
+    def _near(self) -> int:
+        """From so many tokens on, a sequence is near the longest."""
+        return self._limits.longest - 2 * (self.drafts + 1) - self._rules.lookahead
 
     def _is_regular(self, request: Request, seen: Seen) -> bool:
         """Whether a sequence decodes regularly from the step being decided on."""
@@ -135,24 +128,24 @@ class Regular:
             and not seen.in_prompt
             and request.open_stream is None
             and request.base < self._near
-            and not seen.capacity % self._unit
+            and not seen.capacity % self._server.allocator.growth_unit
         )
 
     def _begin(self, request: Request, seen: Seen, course: Course) -> None:
         """A sequence decodes by the clock, from the step being decided on."""
         certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
         run, progress = Run(request, course, certain), self._progress
-        if request.final_tokens >= self._near:
-            self._until = min(self._until, progress.clock + int(course.after().searchsorted(self._near)) + 1)
+        if request.final_tokens >= (near := self._near):
+            self._until = min(self._until, progress.clock + int(course.after().searchsorted(near)) + 1)
         progress.start(run)
         self._plan_growth(run, seen)
 
     def _plan_growth(self, run: Run, seen: Seen) -> None:
         """Note when its table takes blocks, up to its last step; if late, that one is in vain."""
-        request, progress, unit = run.request, self._progress, self._unit
-        steps, earlier = run.steps, self._earlier
+        request, progress, unit = run.request, self._progress, self._server.allocator.growth_unit
+        steps, earlier = run.steps, int(self._late)
         seq, final, clock, capacity = request.seq, request.final_tokens, progress.clock, seen.capacity
-        last = (steps if self._late and run.last_known < final else steps - 1) - earlier
+        last = (steps if earlier and run.last_known < final else steps - 1) - earlier
         if seen.computed + 1 + self.drafts + self._rules.lookahead > capacity:
             progress.add_due(clock, seq)
             capacity += unit
@@ -198,21 +191,18 @@ class Regular:
             if not self._late:
                 seen.computed, seen.in_flight = run.stored(step), 0
                 seen.tokens = seen.computed + 1
-        self._clear()
-        return found
-
-    def _clear(self) -> None:
-        """Empty the calendars."""
         self._spare.clear()
         self._until, self.vain = NEVER, 0
+        return found
 
     def _count(self, run: Run, steps: int) -> None:
         """Count the drafts of the first `steps` steps of a sequence."""
-        if self.drafts and self._totals is not None:
+        totals = self._server.totals.drafts
+        if self.drafts and totals is not None:
             accepted = run.stored(steps) - run.stored(0) - steps
             if steps == run.steps:
                 accepted += run.course.over
-            self._totals.count(run.request.index, self.drafts * steps, accepted, steps)
+            totals.count(run.request.index, self.drafts * steps, accepted, steps)
 
     def _write_back(self, run: Run, seen: Seen, steps: int, proposed: int) -> None:
         """Write what its scheduler knows after `steps` steps, the last of which it has not heard of."""
@@ -222,7 +212,7 @@ class Regular:
         seen.placeholders = drafts + 1 if self._late else 0
         seen.drafts = seen.valid = proposed
         seen.events += steps
-        seen.capacity = self._allocator.capacity(run.request.seq)
+        seen.capacity = self._server.allocator.capacity(run.request.seq)
 
     def _last(self, run: Run, seen: Seen, steps: int) -> Taken:
         """What the last of `steps` steps computed, and gave."""
@@ -247,15 +237,15 @@ class Regular:
 
     def grow(self) -> bool:
         """Give blocks to the sequences that need any in the step being decided; False: not possible."""
-        clock, progress = self._progress.clock, self._progress
+        clock, progress, allocator = self._progress.clock, self._progress, self._server.allocator
         if clock >= self._until:
             return False
         if (who := progress.due[clock - progress.first]) is not None:
-            if len(who) > self._allocator.growth_budget():
+            if len(who) > allocator.growth_budget():
                 self._resting = RESTS
                 return False
             progress.due[clock - progress.first] = None
-            self._allocator.grow_many(who)
+            allocator.grow_many(who)
             if clock in self._spare:
                 self._leave_spare(clock)
         self.vain = 0
@@ -299,8 +289,9 @@ class Regular:
         if clock + steps == finish and len(self._progress.ending(finish)) == len(self.runs):
             steps -= self.all_end(finish - 1)  # nothing is proposed after the last step of all
         if steps > 1:
-            budget = self._allocator.growth_budget()
-            if len(self.runs) * ((steps - 1) * (self.drafts + 1) // self._unit + 1) > budget:
+            allocator = self._server.allocator
+            budget = allocator.growth_budget()
+            if len(self.runs) * ((steps - 1) * (self.drafts + 1) // allocator.growth_unit + 1) > budget:
                 progress = self._progress
                 for step in range(1, steps):
                     budget -= len(progress.due[clock - progress.first + step] or ())
@@ -310,11 +301,11 @@ class Regular:
 
     def carry_out(self, ends: list[int]) -> Grown:
         """See `Ahead`."""
-        progress, spare, allocator = self._progress, self._spare, self._allocator
+        progress, spare, allocator = self._progress, self._spare, self._server.allocator
         grown: list[int] = []
         lefts: list[tuple[int, int]] | None = [] if allocator.cached_slots else None  # who grow, time left
         due, at, internal, total = progress.due, self._progress.clock - progress.first, 0, ends[-1]
-        long = total > SOON_PS or len(self.runs) * len(ends) * self._unit > MANY
+        long = total > SOON_PS or len(self.runs) * len(ends) * allocator.growth_unit > MANY
         long_before = 0  # sum over growths of the time before them, in 64 bits if that is enough
         before: i64 = 0
         count: i64 = 0
@@ -342,10 +333,10 @@ class Regular:
         evicted = 0
         if lefts and allocator.evicted_by:
             each = [left for many, left in lefts for _ in range(many)]
-            evicted = sum([each[index] for index in allocator.evicted_by]) * self._unit
+            evicted = sum([each[index] for index in allocator.evicted_by]) * allocator.growth_unit
         if long:
-            return (len(grown) * total - long_before) * self._unit, internal, evicted, None, 0, 0
+            return (len(grown) * total - long_before) * allocator.growth_unit, internal, evicted, None, 0, 0
         count = len(grown)
         span: i64 = total
-        unit: i64 = self._unit
+        unit: i64 = allocator.growth_unit
         return (count * span - before) * unit, internal, evicted, None, 0, 0

@@ -17,7 +17,8 @@ from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.absences import Absences, Times
-from kvsim.sim.serving.arrivals import Arrivals, Door, Process
+from kvsim.sim.serving.alarm import Process
+from kvsim.sim.serving.arrivals import Arrivals, Door
 from kvsim.sim.serving.deaths import Deaths
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
@@ -26,6 +27,7 @@ from kvsim.sim.serving.gates import Gates
 from kvsim.sim.serving.hand_over import HandOver
 from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.migration import Migrations
+from kvsim.sim.serving.observers import Pace
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.scale_groups import Scaled
 from kvsim.sim.serving.scaler import Scaler
@@ -123,9 +125,13 @@ class Engine:
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
         """For an observer: call `wait` with the time in ps before each step, or every `max_span` steps."""
+
+        def watch(replica: Replica) -> None:
+            replica.observers.append(Pace(replica.server, wait, max_span))
+
         for replica in self.replicas:
-            replica.wait_before_steps(wait, max_span)
-        self.lives.watches.append(lambda replica: replica.wait_before_steps(wait, max_span))
+            watch(replica)
+        self.lives.watches.append(watch)
 
     def later(self, at_ps: int, act: Callable[[], None]) -> None:
         """Call `act` at a time."""
@@ -147,7 +153,7 @@ class Engine:
         """Whether any request is served, waits, or is still to arrive."""
         if self.arrivals.next_ps < NEVER_PS or self.arrivals.held:
             return True
-        return any(replica.has_requests for replica in self.replicas)
+        return any(replica.input_queue.has_requests for replica in self.replicas)
 
     def _begin_around(self) -> None:
         """Start everything that looks at several replicas, or changes them."""

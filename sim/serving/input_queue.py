@@ -1,4 +1,4 @@
-"""Requests that have reached a server but not its scheduler's queue (vLLM's EngineCoreProc has one, too).
+"""How requests reach a scheduler's queue; some wait in an input queue first (vLLM's EngineCoreProc has one).
 
     synchronous     a step is decided when the previous one ends: requests that came by then are in the queue
     asynchronous    it is decided when the previous one begins: requests that come in between are queued for
@@ -11,6 +11,7 @@ that come during a step wait here, so that none enters a step that began before 
 from bisect import bisect_right
 from collections.abc import Callable
 
+from kvsim.sim.serving.arrivals import Arrivals, Promise
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
@@ -29,6 +30,12 @@ class InputQueue:
         (mover.py).
     decided_ps : int
         When the step last carried out was decided, or, if nothing was computed, when that ended.
+    fetches : bool
+        Whether the replica takes all requests of the workload from its columns itself (`Arrivals.bring`).
+    ahead : Promise
+        Nothing else comes before its `next_ps`: until then the replica may act ahead of the clock.
+    coming : Promise
+        No request comes before its `next_ps`, except such as cut the plan of a sleeping replica.
     """
 
     def __init__(self, server: Server, late: bool) -> None:
@@ -37,6 +44,19 @@ class InputQueue:
         self.hear: Callable[[Request], None] = server.waiting.append
         self._came_ps: list[int] = []  # when each of them came here, which may be long after it arrived
         self.decided_ps = 0
+
+    def begin(self, arrivals: Arrivals, alone: bool) -> None:
+        """Requests will come; `alone`: all of them come here."""
+        self.arrivals, self.fetches = arrivals, alone and not arrivals.wait_for_answers
+        self.coming = arrivals if alone else Promise()
+        self.ahead = Promise() if self.fetches else arrivals if alone else Promise(0)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request runs, loads, moves or waits, here or in the server."""
+        server, batch = self._server, self._server.batch
+        held = server.running or batch.loading or server.swapped or server.waiting
+        return bool(held or self.requests or batch.moving)
 
     def known_ps(self) -> int:
         """The next decision knows of requests that came by this time."""

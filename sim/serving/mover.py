@@ -22,7 +22,7 @@ class Mover:
 
     def __init__(self, replica: Replica) -> None:
         self.replica, self.server = replica, replica.server
-        self.events = replica.events
+        self.events = replica.server.events
         self._acts: dict[int, Callable[[], None]] = {}  # by name of a request: what to do with it
         replica.input_queue.hear = self._hear
 

@@ -14,11 +14,10 @@ from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.record.span import Rest, Start
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.serving.arrivals import Promise
 from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.input_queue import InputQueue
 from kvsim.sim.serving.observers import Observer
 from kvsim.sim.serving.pricing import Pricing
-from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
 
@@ -29,19 +28,17 @@ class Planner:
     ----------
     observers : list of Observer
         The replica's own list, to which observers may be added later.
+    inputs : InputQueue
+        While it holds any request, a plan is one step.
     most_steps : int
         Longest span; 1 is step mode.
 
     Attributes
     ----------
-    coming : Promise
-        No request that matters to a span arrives before its `next_ps`.
     stands : bool
         Whether the last plan holds even if requests arrive: they would only join the queue.
     start : Start
         State at the start of the last plan.
-    unheard : list of Request
-        The replica's input queue; while it holds any, a plan is one step.
     late : list of (int, int)
         (time of the last token, sequences) of those that decode in this step but got no token in the one
         before. They are counted when the step is over.
@@ -54,20 +51,17 @@ class Planner:
         pricing: Pricing,
         recorder: Recorder,
         observers: list[Observer],
+        inputs: InputQueue,
         most_steps: int,
     ) -> None:
         self._server, self._scheduler, self._pricing = server, scheduler, pricing
-        self._timeline, self._observers = recorder.timeline, observers
+        self._timeline, self._observers, self._inputs = recorder.timeline, observers, inputs
         self.most_steps = most_steps
-        self.coming = Promise()
         self.stands = False
         self.start: Start = (0, 0, 0, 0, 0, "", None)
         self.late: list[tuple[int, int]] = []
-        self.unheard: list[Request] = []
         self._in_turn = scheduler.in_turn
         self._rests = server.memory.abilities.rests or server.batch.shares or server.holds
-        self._beside, self._allocator = pricing.beside, server.allocator
-        self._batch, self._memory, self._progress = server.batch, server.memory, server.progress
         self._plain = pricing.plain and not scheduler.forks  # is a step's cost a function of its batch alone?
 
     def plan(self, step: Decision) -> list[int] | None:
@@ -79,11 +73,11 @@ class Planner:
         if self._observers:
             self._tell_decided(step)
         decodes, due, alone = step.decodes, False, step.changed
-        if decodes and self._progress.late:
-            self.late = self._progress.late_tokens(server.now_ps)
+        if decodes and server.progress.late:
+            self.late = server.progress.late_tokens(server.now_ps)
             if self.late:  # these tokens are counted individually
                 alone, decodes = True, 0
-        if self._beside:
+        if self._pricing.beside:
             due = self._pricing.due()
             alone = alone or self._pricing.is_unlike(due)
             contexts = self._pricing.read(contexts)
@@ -95,16 +89,16 @@ class Planner:
             ends = self._ends(step, contexts, due)
         else:
             return None
-        allocator, internal = self._allocator, self._memory.internal
+        allocator, internal = server.allocator, server.memory.internal
         rest: Rest | None = None
         if self._rests and (
             allocator.shared_tokens
             or allocator.cached_slots
             or allocator.idles
-            or self._memory.abilities.external_slots
+            or server.memory.abilities.external_slots
             or server.holds
         ):
-            rest, internal = server.rest(), self._memory.internal_slots()
+            rest, internal = server.rest(), server.memory.internal_slots()
         used = allocator.used_slots
         if held + internal > used:
             instant_of(server, held)  # raises, with all numbers
@@ -128,7 +122,8 @@ class Planner:
 
         If `due`, the first step pays for the allocator's other work.
         """
-        server, at_most, limit_ps = self._server, self.most_steps, self._timeline.next_ps
+        server, inputs = self._server, self._inputs
+        at_most, limit_ps = self.most_steps, self._timeline.next_ps
         if self._observers:
             at_most = min(at_most, *[observer.most_steps for observer in self._observers])
         anybody = len(server.waiting) > 0
@@ -137,18 +132,18 @@ class Planner:
             limit_ps, repeats = min(limit_ps, valid.until_ps), valid.steps
             stands, asks_by_cached = stands or valid.stands, valid.asks_by_cached
         self.stands = stands = anybody and stands
-        if not stands and self.coming.next_ps < limit_ps:
-            limit_ps = self.coming.next_ps
-        if self.unheard:
+        if not stands and inputs.coming.next_ps < limit_ps:
+            limit_ps = inputs.coming.next_ps
+        if inputs.requests:
             at_most = 1
         foreseen = repeats if repeats and repeats < at_most else at_most
-        steps = self._batch.guaranteed_steps(foreseen, asks_by_cached, anybody or server.swapped > 0)
+        steps = server.batch.guaranteed_steps(foreseen, asks_by_cached, anybody or server.swapped > 0)
         limit_ps -= server.now_ps
         if limit_ps < 1:  # a request may have arrived unheard
             limit_ps = 1
         if self._plain:
-            apart = self._progress.spread
-            spread = None if apart is None else apart.at(self._progress.clock + 1)
+            apart = server.progress.spread
+            spread = None if apart is None else apart.at(server.progress.clock + 1)
             seats = step.decodes + server.seats.count
             return self._pricing.cost.span_ends(seats, contexts, steps, limit_ps, spread)
         ends = self._pricing.ends(step, steps, limit_ps, contexts, due)
@@ -159,6 +154,6 @@ class Planner:
     def _go_on(self, step: Decision, ends: list[int], contexts: int, at_most: int) -> None:
         """Extend a span by the steps that are foreseen after those the decision covers."""
         server, progress = self._server, self._server.progress
-        until_ps = min(self._timeline.next_ps, self.coming.next_ps, step.until_ps)
+        until_ps = min(self._timeline.next_ps, self._inputs.coming.next_ps, step.until_ps)
         at_most = min(at_most, progress.next_finish - progress.clock)
         self._pricing.go_on(step, ends, contexts, until_ps - server.now_ps, at_most)

@@ -220,7 +220,8 @@ class Pulls(HandOver):
                 replica = self._of[id(decode)]
                 replica.catch_up()  # its current step was decided with that request
                 self._reads[id(decode)].forget(whole)
-                replica.left(whole)
+                replica.input_queue.remove(whole)
+                replica.look_at_next()  # those behind it may enter
                 del self._answer_at[whole.index]
         rows = [row for row, its in self._answer_at.items() if its is server]
         rows = [row for row in rows if not self._run.log.is_over(row)]

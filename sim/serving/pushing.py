@@ -123,9 +123,9 @@ class BothDoors:
         """A request was turned away."""
         self._prefill.arrived()
 
-    def turn_away(self, row: int, reason: str) -> None:
+    def turn_away(self, row: int, now_ps: int, reason: str) -> None:
         """A request can never be served."""
-        self._prefill.turn_away(row, reason)
+        self._prefill.turn_away(row, now_ps, reason)
 
 
 class Doors(Sequence[Door]):
@@ -226,8 +226,8 @@ class Pushes(HandOver):
         replica = self._replicas[sending.decode]
         assert isinstance(replica.server, ReceivingServer)
         replica.server.arrives(whole, ends_ps)
-        if replica.events is not None:
-            replica.events.loads(whole, server.now_ps, replica.next_step, whole.prompt_tokens)
+        if (events := replica.server.events) is not None:
+            events.loads(whole, server.now_ps, replica.next_step, whole.prompt_tokens)
         replica.arrived()
         del self.whole[prompt.own]
 

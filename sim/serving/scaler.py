@@ -153,7 +153,7 @@ class Scaler:
         """Draining replicas with no request left have been off since they were done: empty ones follow."""
         for place, state in enumerate(self._states):
             replica = self._lives.replicas[place]
-            if state == DRAINING and not replica.has_requests:
+            if state == DRAINING and not replica.input_queue.has_requests:
                 done_ps = max(replica.recorder.end_ps, self._gates.left_ps(replica))
                 off_ps = max(done_ps, self._since_ps[place])
                 self._move(off_ps, place, OFF)

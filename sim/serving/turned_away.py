@@ -7,7 +7,6 @@ from bisect import bisect_left
 
 from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.serving.observers import Observer
-from kvsim.sim.serving.server import Server
 
 
 class TurnedAway:
@@ -22,11 +21,6 @@ class TurnedAway:
     def __init__(self, recorder: Recorder, observers: list[Observer]) -> None:
         self.noted: list[tuple[int, int, int, str]] = []
         self._recorder, self._observers = recorder, observers
-
-    def note(self, row: int, now_ps: int, reason: str, server: Server, plan: list[int]) -> None:
-        """A request arrives now; `plan` holds the ends of the steps under way."""
-        step = server.steps + bisect_left(plan, now_ps - server.now_ps) + 1
-        self.noted.append((row, now_ps, step, reason))
 
     def write(self, row: int, now_ps: int, step: int, reason: str) -> None:
         """Record one."""

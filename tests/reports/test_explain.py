@@ -284,7 +284,7 @@ def test_who_heads_the_queue_for_many_reasons_gets_one_line():
 
 def naive(engine, case, table):  # noqa: PLR0912, PLR0915 - a walk with all its cases
     """(request, sample) -> [(start, end, state, reason)], from the events one by one."""
-    found = rows(engine.replica.events)
+    found = rows(engine.replica.server.events)
     arrival = np.rint(table["arrival_s"] * PS_PER_S).astype(np.int64).tolist()
     forks, admitted = {}, set()
     for row in found:

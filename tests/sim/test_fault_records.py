@@ -43,9 +43,10 @@ def with_deaths(rng, case, scenario):
 
 def tables(engine):
     """The events and the map of a fleet, as a run writes them."""
-    every = engine.lives.lives
-    events = [metrics.in_turn([metrics.event_table(life.events) for life in lives]) for lives in every]
-    maps = [metrics.maps_in_turn([metrics.map_table(life.memory_map) for life in lives]) for lives in every]
+    events, maps = [], []
+    for lives in engine.lives.lives:
+        events.append(metrics.in_turn([metrics.event_table(life.server.events) for life in lives]))
+        maps.append(metrics.maps_in_turn([metrics.map_table(life.recorder.memory_map) for life in lives]))
     return metrics.together(events), metrics.together(maps)
 
 

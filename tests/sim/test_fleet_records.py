@@ -54,7 +54,7 @@ def test_under_round_robin_what_happens_to_a_request_is_what_happens_on_a_server
     for place, replica in enumerate(engine.replicas):
         rows = np.arange(place, len(case.work), replicas)
         single = served(case, requests_of(case.work, rows)).replica
-        expected, found = single.events.table()[0], replica.events.table()[0]
+        expected, found = single.server.events.table()[0], replica.server.events.table()[0]
         for name in ("request", "by"):
             known = expected[name] >= 0
             expected[name][known] = rows[expected[name][known]]
@@ -72,8 +72,8 @@ def test_events_and_maps_are_the_same_in_spans_and_in_steps(scheduler, router):
         told = []
         for max_span in (1, 1 << 20):
             engine = served(case, max_span=max_span, replicas=3, router=router, seed=seed)
-            tables = [metrics.event_table(each.events) for each in engine.replicas]
-            maps = [metrics.map_table(each.memory_map) for each in engine.replicas]
+            tables = [metrics.event_table(each.server.events) for each in engine.replicas]
+            maps = [metrics.map_table(each.recorder.memory_map) for each in engine.replicas]
             told.append((rows_of(metrics.together(tables)), rows_of(metrics.together(maps))))
         assert told[0] == told[1], seed
 

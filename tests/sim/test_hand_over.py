@@ -52,7 +52,7 @@ def check_seed(seed):
     assert {name for name in one if one[name] != other[name]} == set()
     assert engine.hand_over.totals() == fast_engine.hand_over.totals()
     for one, other in zip(engine.replicas, fast_engine.replicas, strict=True):
-        assert rows(one.events) == rows(other.events)
+        assert rows(one.server.events) == rows(other.server.events)
     rejected = sum(slow.rejected.values())
     assert slow.finished.sum() + rejected == len(case.work)
     assert engine.hand_over.totals().requests == slow.finished.sum()

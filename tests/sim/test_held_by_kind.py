@@ -99,7 +99,7 @@ class FromTheArena(Observer):
     def __init__(self, replica, groups):
         super().__init__()
         self.server, self.groups, self.looks = replica.server, groups, 0
-        self.ledger = replica._kinds
+        self.ledger = replica.recorder.kinds
 
     def decided(self, step):
         allocator, lengths = self.server.allocator, self.server.lengths()
@@ -207,7 +207,7 @@ class FromThePools(Observer):
 
     def __init__(self, replica):
         super().__init__()
-        self.server, self.ledger, self.seen = replica.server, replica._kinds, Counter()
+        self.server, self.ledger, self.seen = replica.server, replica.recorder.kinds, Counter()
 
     def decided(self, step):
         allocator, lengths = self.server.allocator, self.server.lengths()

@@ -117,7 +117,7 @@ def test_all_that_come_at_once_enter_in_one_step_if_it_has_their_tokens(
     assert len(set(came.tolist())) == steps
     engine = engine_for(at_once(prompt_tokens), events=True, **settings)
     engine.run()
-    numbers, texts = engine.replica.events.table()
+    numbers, texts = engine.replica.server.events.table()
     events = [texts["event"].texts[code] for code in texts["event"].codes.tolist()]
     reasons = [texts["reason"].texts[code] for code in texts["reason"].codes.tolist()]
     new = numbers["request"] >= SEATS
@@ -223,7 +223,7 @@ def test_the_note_is_among_those_of_the_summary():
 def test_events_tell_who_was_set_aside_and_came_back():
     engine = engine_for(work(5), events=True)
     engine.run()
-    numbers, texts = engine.replica.events.table()
+    numbers, texts = engine.replica.server.events.table()
     events = [texts["event"].texts[code] for code in texts["event"].codes.tolist()]
     assert events.count("set_aside") == events.count("resume") > 100
     reasons = [texts["reason"].texts[code] for code in texts["reason"].codes.tolist()]
@@ -247,7 +247,7 @@ def test_an_engine_that_decides_ahead_waits_for_seats_not_for_tokens(policy):
     for late in (False, True):
         engine = engine_for(work(6), events=True, async_scheduling=late, **plenty)
         engine.run()
-        _, texts = engine.replica.events.table()
+        _, texts = engine.replica.server.events.table()
         refused = texts["event"].codes == texts["event"].texts.index("refuse")
         told = {texts["reason"].texts[code] for code in texts["reason"].codes[refused].tolist()}
         assert told == {"seats"}

@@ -59,8 +59,8 @@ def run(case, max_span, recorded):
     engine.replica.recorder.timeline.most_rows = case.timeline_rows
     if recorded:
         replica = engine.replica
-        replica.memory_map = Watched(case.work.tokens, 12, replica.server)
-        replica.observers.append(MapDrawer(replica.memory_map, replica.server))
+        replica.recorder.memory_map = Watched(case.work.tokens, 12, replica.server)
+        replica.observers.append(MapDrawer(replica.recorder.memory_map, replica.server))
     return told(engine.run()), engine
 
 
@@ -96,21 +96,21 @@ def test_recording_changes_nothing_and_tells_what_the_allocator_says_in_both_mod
             fast, engine = run(case, 1 << 20, recorded=True)
             slow, stepped = run(case, 1, recorded=True)
             assert bare == fast == slow
-            assert rows(engine.replica.events) == rows(stepped.replica.events)
-            assert engine.replica.memory_map.seen == stepped.replica.memory_map.seen
+            assert rows(engine.replica.server.events) == rows(stepped.replica.server.events)
+            assert engine.replica.recorder.memory_map.seen == stepped.replica.recorder.memory_map.seen
             capacity = engine.replica.server.allocator.capacity_slots
-            seen = dict.fromkeys(engine.replica.memory_map.seen)
-            for time_ps, slots in replay(engine.replica.memory_map, capacity):
+            seen = dict.fromkeys(engine.replica.recorder.memory_map.seen)
+            for time_ps, slots in replay(engine.replica.recorder.memory_map, capacity):
                 seen[time_ps] = list(slots)
             before = None
-            for time_ps, slots in engine.replica.memory_map.seen.items():
+            for time_ps, slots in engine.replica.recorder.memory_map.seen.items():
                 before = seen[time_ps] or before  # an instant without a row is as the one before
                 assert before == slots
             happened.update(check_events(case, engine, fast))
         except Exception as error:
             error.add_note(f"draw_case(Random({seed}), {scheduler!r})")
             raise
-        happened["instants"] += len(engine.replica.memory_map.seen)
+        happened["instants"] += len(engine.replica.recorder.memory_map.seen)
     assert set(happened) > CAUSES
     seldom = scheduler in SET_ASIDE
     assert happened["instants"] > 40 * (5 if seldom else 8)
@@ -122,7 +122,7 @@ def test_recording_changes_nothing_and_tells_what_the_allocator_says_in_both_mod
 
 def check_events(case, engine, result):
     """Check that events add up to the totals of the run; returns how many there are of each."""
-    found = rows(engine.replica.events)
+    found = rows(engine.replica.server.events)
     count = Counter(row["event"] for row in found)
     server, recorder = engine.replica.server, engine.replica.recorder
     unsaid = server.totals.preemptions - count["preempt"]
@@ -166,7 +166,7 @@ def story(engine):
     return [
         f"{row.pop('time_ps') / 1e12:g} {row.pop('event')} {row.pop('request')} "
         + " ".join(f"{name}={value}" for name, value in row.items() if name not in ("step", "sample"))
-        for row in rows(engine.replica.events)
+        for row in rows(engine.replica.server.events)
     ]
 
 
@@ -214,7 +214,7 @@ def test_a_rejected_request_is_told_with_its_reason():
 
 def test_the_tables_hold_seconds_and_no_sentinels():
     engine = engine_of("orca", 6, workload([(0, 5, 3), (0, 2, 1)]), allocator="contiguous")
-    events, drawn = event_table(engine.replica.events), map_table(engine.replica.memory_map)
+    events, drawn = event_table(engine.replica.server.events), map_table(engine.replica.recorder.memory_map)
     assert events["time_s"].tolist() == [0, 0, 1, 3, 3, 4, 4]
     assert np.isnan(events["need"]).tolist() == [True, False, True, True, True, True, True]
     assert list(drawn) == ["time_s", "start", "size", "owners", "filled", "cached"]

@@ -41,7 +41,7 @@ def outcome(case, fleet, max_span):
     assert set(np.flatnonzero(~result.finished)) == engine.log.rejected
     for replica in engine.replicas:
         memory = replica.server.memory
-        assert not (replica.server.batch.moving or replica.has_requests)
+        assert not (replica.server.batch.moving or replica.input_queue.has_requests)
         assert not (memory.prefill_held or memory.internal or memory.allocator.used_slots)
     moves = [
         (move.request.index, move.source, move.target, move.copied, move.begin_ps, move.stop_ps, move.end_ps)

@@ -59,8 +59,8 @@ def check_seed(seed):
     assert {name for name in one if one[name] != other[name]} == set()
     assert engine.hand_over.totals() == fast_engine.hand_over.totals()
     for first, second in zip(engine.replicas, fast_engine.replicas, strict=True):
-        assert rows(first.events) == rows(second.events)
-        assert all(row["step"] >= 0 for row in rows(first.events))
+        assert rows(first.server.events) == rows(second.server.events)
+        assert all(row["step"] >= 0 for row in rows(first.server.events))
     assert slow.finished.sum() + sum(slow.rejected.values()) == len(case.work)
     assert engine.hand_over.totals().requests == slow.finished.sum()
     assert (slow.replica[slow.finished] >= deployment.pools[0].replicas).all()

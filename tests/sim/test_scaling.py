@@ -240,7 +240,7 @@ def test_with_scaling_all_are_served_and_fast_forward_equals_step_mode(scheduler
             assert set(np.flatnonzero(~result.finished)) == engine.log.rejected
             found.append((told(result), engine.scaler.changes))
             for replica in engine.replicas:
-                assert not replica.has_requests
+                assert not replica.input_queue.has_requests
                 assert not replica.server.allocator.used_slots
         one, other = found
         assert {name for name in one[0] if one[0][name] != other[0][name]} == set(), seed

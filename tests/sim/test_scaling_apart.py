@@ -128,7 +128,7 @@ def test_all_are_served_and_fast_forward_equals_step_mode(faulty, request):
 
 def events_of(engine):
     """The events of all replicas and lives, in order of time, as lists."""
-    lives = [[metrics.event_table(life.events) for life in lives] for lives in engine.lives.lives]
+    lives = [[metrics.event_table(life.server.events) for life in lives] for lives in engine.lives.lives]
     table = metrics.together([metrics.in_turn(tables) for tables in lives])
     texts = {name: (table[name].codes.tolist(), table[name].texts) for name in ("event", "reason")}
     return texts | {name: str(table[name].tolist()) for name in table if name not in texts}

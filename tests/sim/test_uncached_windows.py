@@ -59,8 +59,8 @@ def engine_over(layers, pages, work, monkeypatch, *, promised, max_span, **engin
 def told(engine):
     """All results of a run, with the owners of all pages."""
     result = engine.run()
-    numbers, texts = engine.replica.events.table()
-    lay, lay_texts = engine.replica.memory_map.table()
+    numbers, texts = engine.replica.server.events.table()
+    lay, lay_texts = engine.replica.recorder.memory_map.table()
     owners = lay_texts["owners"]
     columns = {name: column.tolist() for name, column in (numbers | lay).items()}
     texts = {

@@ -325,7 +325,7 @@ def draw_keyed(rng: Random, policy: str) -> Case:
 
 def events_of(engine) -> dict[str, list]:
     """What happened to each request: columns of numbers, and of texts with the order they stand in."""
-    numbers, texts = engine.replica.events.table()
+    numbers, texts = engine.replica.server.events.table()
     return {name: column.tolist() for name, column in numbers.items()} | {
         name: [column.codes.tolist(), column.texts] for name, column in texts.items()
     }

@@ -106,7 +106,7 @@ class Side:
         server.now_ps = at * PS_PER_S
         self.record, self.computing, self.admitted, self.looked = {}, {}, {}, False
         before = set(server.running)
-        replica.decision = step = replica.decide(server)
+        step = replica.decide(server)
         if not self.looked:
             self._look()
 
@@ -119,7 +119,7 @@ class Side:
         if plan is None:
             server.wait((at + 1) * PS_PER_S)
         else:
-            replica.commit.carry_out(step, plan)
+            replica.commit.carry_out(plan)
         self.steps[at] = self.record
 
     def _look(self):

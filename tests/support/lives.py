@@ -20,7 +20,7 @@ def run_of(engine, scenario, label="test"):
     config = {"scenario": {"engine": {"policy": "fcfs", **vars(scenario.engine)}}}
     summary = {"label": label, "engine": {"steps": result.step_count}}
     run = Run(Path(label), label, config, Summary(summary), Tables(table, timeline_table(result)))
-    return run, lives(event_log(event_table(engine.replica.events)), table), result
+    return run, lives(event_log(event_table(engine.replica.server.events)), table), result
 
 
 def served(scheduler, blocks, work, label="test", **settings):

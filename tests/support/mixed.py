@@ -314,7 +314,7 @@ def run(mixture: Mixture, max_span: int) -> dict[str, object] | str:
     found = told(result)
     assert len(mixture.work) <= answered(result) <= len(mixture.work) * (1 + (result.samples is not None))
     lives = engine.lives
-    events = [rows(life.events) for life in lives.every]
+    events = [rows(life.server.events) for life in lives.every]
     return found | {"events": events, "links": link_shares(lives.lives, engine.absences(), result.end_ps)}
 
 

@@ -186,10 +186,10 @@ class Look:
         }
         return step
 
-    def commit(self, decision, plan):
+    def commit(self, plan):
         step = self.steps[self.now]
         self._finished.clear()
-        self._commit(decision, plan)
+        self._commit(plan)
         step["finished_end"] = sorted(self._finished)
         step |= {f"{key}_end": count for key, count in self.memory().items() if "protected" not in key}
         step["batch_is_full_end"] = self.server.batch.full.now
