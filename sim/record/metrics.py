@@ -192,12 +192,13 @@ def maps_in_turn(tables: Sequence[Table | None]) -> Table | None:
 
 
 def _joined(tables: Sequence[Table], order: Int64Column) -> dict[str, Column | Texts]:
-    """The rows of several tables, in this order; 0 for columns that a table lacks."""
+    """The rows of several tables, in this order; 0, or an empty text, for columns that a table lacks."""
 
     def joined(name: str) -> Column | Texts:
-        columns = [table.get(name, np.zeros(len(np.asarray(table["time_s"])), np.int64)) for table in tables]
-        texts = [column for column in columns if isinstance(column, Texts)]
-        if texts:
+        none = [np.zeros(len(np.asarray(table["time_s"])), np.int64) for table in tables]
+        columns = [table.get(name, each) for table, each in zip(tables, none, strict=True)]
+        if any(isinstance(column, Texts) for column in columns):
+            texts = [each if isinstance(each, Texts) else Texts(np.asarray(each), [""]) for each in columns]
             return Texts.joined(texts).in_order(order)
         found: Column = np.concatenate([np.asarray(column) for column in columns])[order]
         return found

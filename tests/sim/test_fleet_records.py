@@ -92,6 +92,15 @@ def test_tables_of_replicas_come_together_in_order_of_time():
     assert metrics.together([None, None]) is None
 
 
+def test_a_replica_without_groups_of_layers_has_empty_names_of_them_in_the_map():
+    """One that never had a request, beside one whose layers are kept in groups."""
+    grouped = {"time_s": np.array([1.0, 4.0]), "layers": Texts(np.array([1, 0]), ["full", "window"])}
+    plain = {"time_s": np.array([2.0])}
+    found = metrics.together([grouped, plain])
+    assert [found["layers"].texts[code] for code in found["layers"].codes] == ["window", "", "full"]
+    assert found["replica"].tolist() == [0, 1, 0]
+
+
 def test_who_looks_at_a_fleet_sees_all_its_replicas_together():
     case = draw_case(Random(3), "vllm-v1@0.33.0")
     engine = served(case, replicas=3)
