@@ -1,16 +1,12 @@
 """Calibrated step times: the measured parts of a profile put together, and what was not measured.
 
     GPU     everything n tokens need besides attention + decode attention + prefill attention (step.py)
-    graph   replay + GPU, for decode-only steps of at most 512 sequences: what engines capture, unless
-            they are told to launch all kernels one by one (enforce_eager)
-    pieces  steps with prompts, of at most 512 tokens: a graph between consecutive attentions, except for
-            PLAIN_PROMPTS (sim/cost/host.py), so max(GPU, attention kernels * host time per launch)
+    starts  a graph's replay is added; kernels started from the host are a step's least time, and so is the
+            host's own work with asynchronous scheduling, which is added without (starts.py)
     cut     contexts are divided before decode attention, once per step: separately for windowed layers
     drafts  verified with their sequences' tokens: the longer of reading contexts once and of computing
             with them for each token at prefill attention's rate
-    eager   max(GPU, kernels * host time per launch), for all others
-    step    one of these, + copies within the GPU, + blocks from and to the host, and the host's own work
-            (sim/cost/host.py): added, or, with asynchronous scheduling, a step's least time
+    step    GPU and starts, + copies within the GPU, + blocks from and to the host
 
 Decode attention depends on the sum of the contexts, the longest context and the sum in whole tiles
 (decode.py), which grow by fixed amounts per step. It is computed at multiples of 64 tokens of the mean
@@ -27,9 +23,10 @@ from typing import ClassVar, NamedTuple
 
 from kvsim.sim.cost.calibrated.extrapolation import Extrapolation
 from kvsim.sim.cost.calibrated.parts import Place, Priced
+from kvsim.sim.cost.calibrated.starts import Starts
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.cost.frontend import frontend_words
-from kvsim.sim.cost.host import PLAIN_PROMPTS, engine_of, host_of, host_words
+from kvsim.sim.cost.host import host_words
 from kvsim.sim.cost.lent_parts import lent_words
 from kvsim.sim.cost.older_experts import release_of
 from kvsim.sim.cost.options import CalibratedOptions
@@ -39,14 +36,7 @@ from kvsim.sim.cost.step_cost import COMPILED, LONGEST_PS, CostModel, Spread, St
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
-from kvsim.sim.workload import PS_PER_S
 
-GRAPH_SEQS = 512
-"""Largest batch that vLLM captures in a CUDA graph by default."""
-KERNELS_PER_LAYER = 9
-"""Two norms, four products, rotary, KV write, activation; without attention and all-reduces."""
-KERNELS_PER_STEP = 3
-"""Norm, LM head, sampling."""
 STRETCH, FIRST_STRETCH = 64, 8
 """Steps from one computed attention time to the next: FIRST_STRETCH while the mean context is below STRETCH
 tokens, where the time is not linear, as a tile takes the longer of its latency and its read."""
@@ -93,21 +83,8 @@ class Calibrated(CostModel):
             self.source = source(profile, deployment)
             self._parts = parts = StepParts(deployment, profile["parts"])
         self._attention = attention = parts.attention
-        self._layers, self._tp = deployment.model.layers, deployment.tensor_parallel_size
-        self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
-        self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]
-        self._pieces_least_ps = [int(self._layers * (1 + seqs) * self._eager_ps) for seqs in (0, 1)]
-        in_pieces = engine_of(deployment) not in PLAIN_PROMPTS and not deployment.engine.enforce_eager
-        self._pieces_tokens = GRAPH_SEQS if in_pieces else 0
-        host = host_of(deployment)
-        base_ps, each_ps = (host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S) if host else (0.0, 0.0)
-        overlapped = host is not None and host.overlapped
-        self._added_ps = (0.0, 0.0) if overlapped else (base_ps, each_ps)
-        self._hidden_ps = (base_ps, each_ps) if overlapped else (0.0, 0.0)
-        self._replay_ps: float = profile["launch"]["replay_s"] * PS_PER_S
         kinds = (attention.decode is not None) + (attention.windowed is not None)
-        self._cut_ps: float = kinds * profile["launch"].get("cut_s", 0.0) * PS_PER_S
-        self._graph_seqs = 0 if deployment.engine.enforce_eager else GRAPH_SEQS
+        self._starts = Starts(deployment, profile["launch"], kinds)
         tiled = attention.decode or attention.windowed
         self.context_tile = tiled.tile if tiled else 0
         self.flags = True
@@ -126,15 +103,8 @@ class Calibrated(CostModel):
         duration = least = 0
         if prompts or drafts:
             duration, _ = self._beside_decode(shape)
-            computed = prompts + seqs + drafts
-            pieces = computed <= self._pieces_tokens
-            least = (self._pieces_least_ps if pieces else self._prompts_least_ps)[seqs > 0]
-            if not prompts and computed <= self._graph_seqs:
-                duration, least = duration + int(self._replay_ps), 0
-            base, each = self._hidden_ps
-            hidden = int(base + each * (shape.prefill_seqs + seqs))
-            if least < hidden:
-                least = hidden
+            added, least = self._starts.mixed(prompts, seqs, drafts, shape.prefill_seqs + seqs)
+            duration += added
         elif seqs:
             duration, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
         beside = self._attention.beside_prompts_ps(seqs, context, spread) if prompts and seqs else None
@@ -246,29 +216,22 @@ class Calibrated(CostModel):
         drafts = shape.draft_tokens
         prompts = self._attention.prefill(sequences, tokens, pairs) if tokens else NOTHING
         products, heads = parts.tokens(tokens + seqs + drafts), parts.rows(sequences + seqs + drafts)
-        base, each = self._added_ps
+        base, each = self._starts.added_ps
         beside = int(products.ps + heads.ps + prompts.ps + base + each * (sequences + seqs))
-        beside += int(self._cut_ps) if seqs else 0
+        beside += int(self._starts.cut_ps) if seqs else 0
         return beside, [each for each in (products, heads, prompts) if each.outside_ps]
 
     def _only_decoding(self, seqs: int) -> Decoding:
         known = self._decoding.get(seqs)
         if known is None:
             some = self._parts.tokens(seqs), self._parts.rows(seqs)
-            graph = seqs <= self._graph_seqs
-            added, hidden = (base + each * seqs for base, each in (self._added_ps, self._hidden_ps))
-            started = self._cut_ps + (self._replay_ps if graph else 0.0)
-            beside = int(some[0].ps + some[1].ps + started + added)
-            least = max(0 if graph else self._launches_ps(seqs, prompts=False), int(hidden))
+            started, least = self._starts.decoding(seqs)
+            base, each = self._starts.added_ps
+            beside = int(some[0].ps + some[1].ps + started + (base + each * seqs))
             outside = tuple(each for each in some if each.outside_ps)
             places = tuple(self._attention.decode_outside(seqs))
             known = self._decoding[seqs] = Decoding(max(beside, 1), least, outside, places)
         return known
-
-    def _launches_ps(self, seqs: int, prompts: bool) -> int:
-        """Host time to launch all kernels one by one."""
-        kernels = KERNELS_PER_LAYER + 2 * (seqs > 0) + prompts + 2 * (self._tp > 1)
-        return int((self._layers * kernels + KERNELS_PER_STEP) * self._eager_ps)
 
     # -- what lies outside --------------------------------------------------------------------
 
