@@ -169,12 +169,11 @@ def constants_of(part: str, device: Device) -> dict[str, Any]:
         sizes = IN_8_BITS if part == "product_fp8" else {}
         return {**PRODUCT_TILES, **sizes, "multiprocessors": device.multiprocessors}
     if part in EXPERTS:
-        tiles = {"least_tile": LEAST_TILE, "most_tile": MOST_TILE}
-        size = 1 if part == "experts_fp8" else 2
         return {
             "matrices": 3,
-            "weight_bytes": size,
-            **tiles,
+            "weight_bytes": 1 if part == "experts_fp8" else 2,
+            "least_tile": LEAST_TILE,
+            "most_tile": MOST_TILE,
             "axes": ["local", "matrix", "skew", "rows", "shared"],
         }
     return {}
