@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from kvsim.reports.rundir.formats import MOST, read_json
@@ -18,6 +19,9 @@ TOLD = ("model", "gpu", "trace", "request_rate")
 """Settings that are told even if they have their defaults."""
 LONGEST = 3_000
 """Most characters of text that are drawn."""
+KINDS = {bool: "yes or no", int: "a whole number", float: "a number", str: "a text", NoneType: "nothing"}
+"""What a table holds."""
+NUMBERS, MAYBE_TEXT = (float, int, NoneType), (str, NoneType)
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ def read_sweep(directory: Path) -> StoredSweep:
             f"{directory} is a sweep that is not done: {TABLE} is missing; run its command again"
         )
     answer = _answer(directory / ANSWER) if (directory / ANSWER).is_file() else None
-    table = read_table(directory / TABLE, str(directory / TABLE), ("status", *_columns(answer)))
+    columns = _columns(answer)
+    table = read_table(directory / TABLE, str(directory / TABLE), tuple(columns))
     names = [name for name in table.column_names[: table.column_names.index("status")] if name != "seed"]
     asked = read_json(directory / ASKED)
     limits = asked.get("slo")
@@ -61,11 +66,7 @@ def read_sweep(directory: Path) -> StoredSweep:
         )
     slo = Slo.parse(limits) if isinstance(limits, str) else None
     found = table.to_pylist()
-    for row in found:
-        for name, value in row.items():
-            if isinstance(value, int | float) and abs(value) > MOST:
-                said = f"column {name} must be at most {MOST:g}, got {value:g}"
-                raise KvsimError(f"{directory / TABLE} is damaged: {said}")
+    _check(found, str(directory / TABLE), columns)
     return StoredSweep(directory, found, names, slo, answer, _common(asked, names, answer))
 
 
@@ -87,12 +88,32 @@ def _common(
     }
 
 
-def _columns(answer: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The columns that the figure of a capacity search needs."""
+def _columns(answer: Mapping[str, Any] | None) -> dict[str, tuple[type, ...]]:
+    """The columns that figures and pages need, and the types of their values."""
     if answer is None:
-        return ()
-    unit = UNITS[answer["find"]]
-    return ("gpus", "limited_by", "at_least", *(f"{unit}_{each}" for each in ("per_gpu", "low", "high")))
+        return {"status": (str,)}
+    loads = (f"{UNITS[answer['find']]}_{each}" for each in ("per_gpu", "low", "high"))
+    return {
+        "status": (str,),
+        "gpus": (int, NoneType),
+        "limited_by": MAYBE_TEXT,
+        "at_least": (bool,),
+    } | dict.fromkeys(loads, NUMBERS)
+
+
+def _check(rows: Sequence[Mapping[str, Any]], what: str, columns: Mapping[str, tuple[type, ...]]) -> None:
+    """Check the type of every value, and that numbers can be drawn; else KvsimError."""
+    for row in rows:
+        for name, value in row.items():
+            allowed = columns.get(name, tuple(KINDS))
+            if type(value) not in allowed:
+                kinds = ", ".join(KINDS[each] for each in allowed)
+                raise KvsimError(f"{what} is damaged: column {name} must hold {kinds}, got {value!r}")
+            unknown = name in columns and value != value  # noqa: PLR0124 - not a number
+            if isinstance(value, int | float) and (abs(value) > MOST or unknown):
+                raise KvsimError(f"{what} is damaged: column {name} must be at most {MOST:g}, got {value:g}")
+        if "gpus" in columns and row["gpus"] is not None and row["gpus"] < 1:  # None: it did not fit
+            raise KvsimError(f"{what} is damaged: column gpus must be at least 1, got {row['gpus']}")
 
 
 def _answer(path: Path) -> dict[str, Any]:

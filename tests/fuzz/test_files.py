@@ -140,7 +140,10 @@ def test_a_time_that_no_clock_tells_is_told(files, words, file, before, after, s
 
 
 def test_a_number_of_gpus_that_is_none_is_told(files):
-    for folder, name, said in (("sought", "gpus", "column gpus must be at most"), ("swept", "gpus", "gpus")):
+    for folder, name, said in (
+        ("sought", "gpus", "column gpus must hold a whole number"),
+        ("swept", "gpus", "gpus"),
+    ):
         path = Path(folder, "table.parquet")
         table = pq.read_table(path)
         place = table.column_names.index(name)
@@ -182,3 +185,43 @@ def test_a_number_of_a_log_that_is_none_is_told(files, before, after, name):
     log.write_text(log.read_text().replace(before, after))
     told = attack(["fit", "llama-3.1-8b", "--gpu", "l4", "--log", "server.log"])
     assert told.code == 2 and f"{name} must be a number, got" in told.err
+
+
+@pytest.mark.parametrize("command", ["plot sought --out drawn", "report sought --out page.html"])
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("gpus", "x", "column gpus must hold a whole number, nothing, got 'x'"),
+        ("gpus", [3], "column gpus must hold a whole number, nothing, got [3]"),
+        ("gpus", 0, "column gpus must be at least 1, got 0"),
+        ("at_least", None, "column at_least must hold yes or no, got None"),
+        ("status", None, "column status must hold a text, got None"),
+        ("limited_by", b"x", "column limited_by must hold a text, nothing, got b'x'"),
+        (
+            "requests_per_s_per_gpu",
+            float("nan"),
+            "column requests_per_s_per_gpu must be at most 9.0072e+15, got nan",
+        ),
+        (
+            "tolerance",
+            [0.1],
+            "column tolerance must hold yes or no, a whole number, a number, a text, nothing, got [0.1]",
+        ),
+    ],
+)
+def test_a_column_of_another_type_is_told(files, command, name, value, said):
+    table = pq.read_table("sought/table.parquet")
+    place = table.column_names.index(name)
+    pq.write_table(table.set_column(place, name, pa.array([value] * len(table))), "sought/table.parquet")
+    told = attack([*command.split(), "--force"])
+    assert told.code == 2 and told.err.strip().endswith(f"is damaged: {said}")
+
+
+def test_a_load_without_an_interval_or_a_number_of_gpus_is_drawn(files):
+    table = pq.read_table("sought/table.parquet")
+    for name in ("requests_per_s_low", "requests_per_s_high", "gpus"):
+        place = table.column_names.index(name)
+        kind = table.schema.field(name).type
+        table = table.set_column(place, name, pa.array([None] * len(table), kind))
+    pq.write_table(table, "sought/table.parquet")
+    assert attack(["plot", "sought", "--out", "drawn", "--force"]).code == 0

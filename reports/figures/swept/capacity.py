@@ -35,13 +35,14 @@ def capacity(  # noqa: PLR0917 - the parts of a picture
     figure = new_sheet(style, 1.6 + 0.17 * len(below) + (0.22 if crowded else 0.5) * tall, headline)
     axes = figure.subplots()
     places = places_by_clock(axes, style, [rows[place] for place in order])
-    most = max((rows[place][f"{unit}_high"] or 0.0) / (rows[place]["gpus"] or 1) for place in order) or 1.0
+    highs = [(row[f"{unit}_high"] or 0.0) / (row["gpus"] or 1) for row in rows]
+    most = max(*highs, *(row[f"{unit}_per_gpu"] or 0.0 for row in rows)) or 1.0
     for place, (at, look) in zip(order, places, strict=True):
         row = rows[place]
         value = row[f"{unit}_per_gpu"]
         if value is not None:
             axes.barh(at, value, height=0.62, color=look.colour, alpha=0.85)
-            ends = [max(row[f"{unit}_{end}"], 0.0) / row["gpus"] for end in ("low", "high")]
+            ends = [max(row[f"{unit}_{end}"] or 0.0, 0.0) / (row["gpus"] or 1) for end in ("low", "high")]
             axes.plot(ends, [at, at], color=style.ink, linewidth=style.line)
         else:
             ends = [0.0, 0.0]
