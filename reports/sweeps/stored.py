@@ -22,6 +22,8 @@ LONGEST = 3_000
 KINDS = {bool: "yes or no", int: "a whole number", float: "a number", str: "a text", NoneType: "nothing"}
 """What a table holds."""
 NUMBERS, MAYBE_TEXT = (float, int, NoneType), (str, NoneType)
+OF_FLEETS = {"fleet_price_per_hour": NUMBERS, "rough": (bool,)}
+"""What the figure of priced fleets needs, where it is there."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def read_sweep(directory: Path) -> StoredSweep:
         )
     slo = Slo.parse(limits) if isinstance(limits, str) else None
     found = table.to_pylist()
-    _check(found, str(directory / TABLE), columns)
+    _check(found, str(directory / TABLE), columns | OF_FLEETS)
     return StoredSweep(directory, found, names, slo, answer, _common(asked, names, answer))
 
 
