@@ -7,52 +7,23 @@
 Requests are read one by one from the columns of the workload, and become objects when they arrive.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Final, Protocol
 
 import simpy
 
-from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Process
 from kvsim.sim.serving.decision import NEVER_PS
-from kvsim.sim.serving.facts import Facts, facts_of
-from kvsim.sim.serving.faults import NEVER_ALIVE
-from kvsim.sim.serving.request import Group, Request
-from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.intake import Door, Intake
+from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Chain, Clients
 
 ROWS_AT_ONCE = 8192
 """Requests are taken from the columns in chunks, so that a long trace is never a list of objects."""
-NOT_NOW: Final = -1
-NOWHERE: Final = -2
-"""Not doors: the request cannot be sent on before one opens, or ever."""
-
 Row = tuple[int, int, int, int]
 """(index, arrival_ps, prompt_tokens, output_tokens) of a request."""
 NOBODY: Row = (0, NEVER_PS, 0, 0)
-
-
-class Door(Protocol):
-    """What arrivals need from a replica."""
-
-    server: Server
-    scheduler: Scheduler
-    recorder: Recorder
-
-    def join(self, requests: Iterable[Request]) -> None:
-        """Requests have come."""
-
-    def comes_late(self, row: int) -> None:
-        """A request is sent here that has come before."""
-
-    def arrived(self) -> None:
-        """A request was turned away."""
-
-    def turn_away(self, row: int, now_ps: int, reason: str) -> None:
-        """A request that has come now can never be served."""
 
 
 class Promise:
@@ -63,13 +34,12 @@ class Promise:
 
 
 class Arrivals(Promise):
-    """Puts the requests of a workload into queues, each at its time; counts those that cannot be served.
+    """Brings the requests of a workload, each at its time; `intake` puts them into queues.
 
     Parameters
     ----------
     longest : sequence of int
-        Tokens of the longest sequence of each door; longer answers are cut, prompts that leave no room are
-        refused.
+        Tokens of the longest sequence of each door.
 
     Attributes
     ----------
@@ -86,34 +56,25 @@ class Arrivals(Promise):
         self.env = env
         self.log = log
         self.workload = log.workload
-        self.longest = longest
+        self.intake = Intake(log, longest)
         self.now_ps = 0
         self.wait_for_answers = log.workload.waits is not None
-        self._facts: Sequence[Facts] | None = None  # of each row, if a policy reads them
         self._plain = False  # can requests be queued directly, with nothing to check?
         self._rows: Iterator[Row] = iter(())
         self._next_row: Row = NOBODY
-        self._doors: Sequence[Door] = ()
-        self._choose: Callable[[Request], int] | None = None
         self._asked = 0  # requests that the clients of a closed loop have taken
         self._followers: dict[int, list[int]] = {}  # row -> the rows that wait for its answer
         self._coming: list[int] = []  # arrival times of rows not taken from the columns in order
-        self._held: list[int] = []  # rows that wait for any door to open
 
     def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
         """Schedule the first arrivals with SimPy; with several doors, `choose` picks one per request."""
-        self._doors, self._choose = doors, choose
-        if any(each.scheduler.reads_facts for each in doors):
-            self._facts = facts_of(self.workload.labels)
-        waits, workload, longest, door = self.workload.waits, self.workload, self.longest[0], doors[0]
+        self.intake.open(doors, choose, self.answered)
+        waits, workload = self.workload.waits, self.workload
         if waits is None:
             self._rows = self._in_order()
             self._next_row = next(self._rows, NOBODY)
             self.next_ps = self._next_row[1]
-            plain = workload.samples is None and workload.priority is None and not door.scheduler.forks
-            plain = plain and door.scheduler.longest_answer(door.server, 1, longest) == longest - 1
-            plain = plain and type(door.scheduler).refusal is Scheduler.refusal
-            self._plain = choose is None and plain and door.server.allocator.fits(longest, longest)
+            self._plain = self.intake.is_plain()
             if choose is not None:
                 self.env.process(self._announce())
         elif isinstance(waits, Clients):
@@ -128,31 +89,21 @@ class Arrivals(Promise):
                 else:
                     self._followers.setdefault(leader, []).append(row)
 
-    def end(self) -> None:
-        """No more requests come: drop the replicas, which refer to these arrivals."""
-        self._doors, self._choose = (), None
-
     def again(self, row: int) -> None:
         """Bring a request once more: the replica it was sent to is gone."""
-        workload = self.workload
         self.now_ps = int(self.env.now)
-        self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]), late=True)
+        self.intake.take_again(row, self.now_ps)
 
     def turn_away(self, row: int) -> None:
         """A request that came can never be served, because no replica is alive."""
         self.now_ps = int(self.env.now)
-        self._refuse(self._doors[self.log.place_of(row)], row, NEVER_ALIVE)
+        self.intake.turn_away(row, self.now_ps)
 
     def opened(self) -> None:
         """A door is open: requests that waited for any door come now."""
-        rows, self._held = self._held, []
-        for row in rows:
-            self.again(row)
-
-    @property
-    def held(self) -> int:
-        """Requests that wait for any door to open."""
-        return len(self._held)
+        if self.intake.held:
+            self.now_ps = int(self.env.now)
+            self.intake.reopen(self.now_ps)
 
     def answered(self, row: int, now_ps: int) -> None:
         """A request has all its answers, or never will: schedule the requests that waited for it."""
@@ -179,10 +130,11 @@ class Arrivals(Promise):
         heappop(self._coming)
         self.next_ps = self._coming[0] if self._coming else NEVER_PS
         workload = self.workload
-        steps = sum(door.server.steps for door in self._doors)
+        steps = sum(door.server.steps for door in self.intake.doors)
         self.now_ps = self.log.on_the_clock(int(self.env.now), steps)
         self.log.arrive(row, self.now_ps)
-        self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]))
+        prompt, output = int(workload.prompt_tokens[row]), int(workload.output_tokens[row])
+        self.intake.take(row, prompt, output, self.now_ps)
 
     def _announce(self) -> Process:
         """Bring all requests on SimPy's clock."""
@@ -193,8 +145,9 @@ class Arrivals(Promise):
 
     def bring(self, until_ps: int) -> None:
         """Queue the requests that come by that time, in order."""
-        rows, longest, contents, facts = self._rows, self.longest[0], self.workload.content, self._facts
-        plain = self._doors[0].server.waiting if self._plain else None
+        rows, contents, intake = self._rows, self.workload.content, self.intake
+        longest, facts = intake.longest[0], intake.facts
+        plain = intake.doors[0].server.waiting if self._plain else None
         index, arrival_ps, prompt, output = self._next_row
         while arrival_ps <= until_ps:
             self.now_ps = arrival_ps
@@ -207,7 +160,7 @@ class Arrivals(Promise):
                     request.facts = facts[index]
                 plain.append(request)
             else:
-                self._accept(index, prompt, output)
+                intake.take(index, prompt, output, arrival_ps)
             index, arrival_ps, prompt, output = next(rows, NOBODY)
         self._next_row = index, arrival_ps, prompt, output
         self.next_ps = arrival_ps
@@ -221,70 +174,3 @@ class Arrivals(Promise):
             yield from zip(
                 range(start, len(workload)), *(column.tolist() for column in columns), strict=False
             )
-
-    def _accept(self, index: int, prompt: int, output: int, late: bool = False) -> None:
-        """Queue a request in all its samples, cutting answers that are too long, or refuse it.
-
-        `late`: it has come before, and its replica died, or none was alive.
-        """
-        place, request = 0, Request(index, prompt, output)
-        request.arrival_ps = self.now_ps
-        if self._choose is not None:
-            if self.workload.content is not None:
-                request.write(self.workload.content[index])
-            place = self._choose(request)
-            if place == NOWHERE:
-                self.turn_away(index)
-                return
-            if place == NOT_NOW:
-                self._held.append(index)
-                return
-        longest, door = self.longest[place], self._doors[place]
-        if late:
-            door.comes_late(index)
-        most = door.scheduler.longest_answer(door.server, prompt, longest)
-        kept = min(output, most)
-        request.set_output(kept)
-        if prompt >= longest:
-            self._refuse(door, index, f"prompt leaves no room for an answer within {longest:,} tokens")
-            return
-        reason = door.scheduler.refusal(door.server, request, self._sequences(index))
-        if reason:
-            self._refuse(door, index, reason)
-            return
-        if kept < output:
-            door.recorder.truncate(index, kept)
-        door.join(self._samples(request, door.scheduler.forks, most))
-
-    def _sequences(self, row: int) -> int:
-        """Number of samples, or candidates, of a request."""
-        samples, beam = self.workload.samples, self.workload.beam
-        if samples is not None:
-            return int(samples.offsets[row + 1] - samples.offsets[row])
-        return 1 if beam is None else beam.width
-
-    def _refuse(self, door: Door, row: int, reason: str) -> None:
-        door.turn_away(row, self.now_ps, reason)
-        door.arrived()
-        self.answered(row, self.now_ps)
-
-    def _samples(self, request: Request, forks: bool, most: int) -> list[Request]:
-        """What is queued for a request: one object per answer of at most `most` tokens, or a group."""
-        workload, index = self.workload, request.index
-        if workload.content is not None:
-            request.write(workload.content[index])
-        if workload.priority is not None:
-            request.priority = int(workload.priority[index])
-        if self._facts is not None:
-            request.facts = self._facts[index]
-        lengths = [request.output_tokens]
-        if workload.samples is not None:
-            first, end = workload.samples.offsets[index : index + 2].tolist()
-            lengths = [min(length, most) for length in workload.samples.tokens[first:end].tolist()]
-            request.own = first
-        if forks:
-            request.group = Group(request, lengths, workload.beam.width if workload.beam else 1)
-            return [request]
-        if workload.samples is not None:
-            request.set_output(lengths[0])
-        return [request, *(request.as_sample(k, length) for k, length in enumerate(lengths[1:], 1))]

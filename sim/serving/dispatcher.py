@@ -10,7 +10,7 @@ from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router, Seen
-from kvsim.sim.serving.arrivals import NOT_NOW, NOWHERE
+from kvsim.sim.serving.intake import NOT_NOW, NOWHERE
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.workload import PS_PER_S

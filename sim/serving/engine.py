@@ -18,13 +18,14 @@ from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.absences import Absences, Times
 from kvsim.sim.serving.alarm import Process
-from kvsim.sim.serving.arrivals import Arrivals, Door
+from kvsim.sim.serving.arrivals import Arrivals
 from kvsim.sim.serving.deaths import Deaths
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.faults import Fault
 from kvsim.sim.serving.gates import Gates
 from kvsim.sim.serving.hand_over import HandOver
+from kvsim.sim.serving.intake import Door
 from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.migration import Migrations
 from kvsim.sim.serving.observers import Pace
@@ -151,7 +152,7 @@ class Engine:
 
     def goes_on(self) -> bool:
         """Whether any request is served, waits, or is still to arrive."""
-        if self.arrivals.next_ps < NEVER_PS or self.arrivals.held:
+        if self.arrivals.next_ps < NEVER_PS or self.arrivals.intake.held:
             return True
         return any(replica.input_queue.has_requests for replica in self.replicas)
 
@@ -201,7 +202,7 @@ class Engine:
             self.env.run()
         for replica in self.lives.every:
             replica.end()
-        self.arrivals.end()
+        self.arrivals.intake.close()
         end_ps = max(replica.recorder.end_ps for replica in self.lives.every)
         if self.deaths is not None:
             self.deaths.end(end_ps)

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kvsim.sim.serving.arrivals import Door
 from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.held import HoldingServer
+from kvsim.sim.serving.intake import Door
 from kvsim.sim.serving.link import Link
 from kvsim.sim.serving.lives import Run
 from kvsim.sim.serving.mixed_pool import MixedPool

@@ -21,8 +21,8 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.serving.arrivals import NOT_NOW
 from kvsim.sim.serving.dispatcher import Dispatcher, View
+from kvsim.sim.serving.intake import NOT_NOW
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, State
 

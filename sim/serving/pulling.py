@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from kvsim.sim.serving.arrivals import NOT_NOW, NOWHERE
 from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.hand_over import HandOver, Read, prompt_of
 from kvsim.sim.serving.held import HoldingServer
+from kvsim.sim.serving.intake import NOT_NOW, NOWHERE
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lives import Run
 from kvsim.sim.serving.mixed_pool import MixedPool

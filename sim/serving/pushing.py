@@ -19,11 +19,11 @@ from typing import Final, Protocol, overload
 import numpy as np
 
 from kvsim.allocators.base import InvariantError
-from kvsim.sim.serving.arrivals import NOT_NOW, Door
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.hand_over import HandOver, Read, prompt_of
 from kvsim.sim.serving.held import HoldingServer, Lease
+from kvsim.sim.serving.intake import NOT_NOW, Door
 from kvsim.sim.serving.link import Link
 from kvsim.sim.serving.receiving import ReceivingServer
 from kvsim.sim.serving.replica import Replica

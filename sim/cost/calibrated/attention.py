@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from kvsim.sim.cost.calibrated.decode import DecodePart, over_heads, over_latents
 from kvsim.sim.cost.calibrated.measured import Measured, Shard
+from kvsim.sim.cost.calibrated.one_launch import OneLaunch
 from kvsim.sim.cost.calibrated.parts import Part, Place, Priced, total
 from kvsim.sim.cost.calibrated.prefill import PrefillPart
 from kvsim.sim.cost.step_cost import Spread
@@ -58,8 +59,7 @@ class Attention:
         self.decode, self.windowed = (
             self._decode_part(layers, geometry) for layers in (full, model.window_layers)
         )
-        tiled = self.decode or self.windowed
-        self._one_launch = mixes_launches and tiled is not None and tiled.one_launch
+        self._one_launch = self._launch_of_both(geometry) if mixes_launches else None
         self._verify_ps = self.prompts.part.work_ps * model.decode_pair_flops / shard.tp
         self._windowed_share = model.window_layers / (model.attention_layers or 1)
         self._known: dict[tuple[int, int, int], Priced] = {}  # whole prompts of equal length recur
@@ -73,12 +73,28 @@ class Attention:
             fixed = {"block_size": shard.block_size, "element_bytes": shard.element_bytes, "width": width}
             part = Part("latent", measured.raw("latent"), **fixed, heads=max(shard.heads, LEAST_HEADS))
             kernel = over_latents(part, shard.heads, width, shard.element_bytes)
-            return DecodePart(part, kernel, layers=layers, most_bytes_per_s=most)
-        own = {name: geometry[name] for name in ("group", "head_dim", "element_bytes")}
-        kv_heads, name = shard.kv_heads, measured.in_precision("decode", self._in_bytes)
-        part = Part("decode", measured.raw(name), block_size=shard.block_size, **own)
-        kernel = over_heads(part, kv_heads, own["head_dim"], own["element_bytes"])
-        return DecodePart(part, kernel, layers=layers, most_bytes_per_s=most, **own)
+        else:
+            name = measured.in_precision("decode", self._in_bytes)
+            fixed = {axis: size for axis, size in geometry.items() if axis != "kv_heads"}
+            part = Part("decode", measured.raw(name), **fixed)
+            kernel = over_heads(part, shard.kv_heads, shard.model.head_dim, shard.element_bytes)
+        return DecodePart(part, kernel, layers=layers, most_bytes_per_s=most)
+
+    def _launch_of_both(self, geometry: Mapping[str, int]) -> OneLaunch | None:
+        """The kernel that takes prompts and decoding sequences in one launch, if the profile is of one."""
+        tiled = self.decode or self.windowed
+        constants = tiled.part.constants if tiled else {}
+        if not constants.get("l2_bytes"):
+            return None
+        return OneLaunch(
+            constants["l2_bytes"],
+            constants.get("multiprocessors", 1),
+            geometry["kv_heads"] * geometry["group"],
+            geometry["group"],
+            geometry["head_dim"],
+            geometry["element_bytes"],
+            self.prompts.part.work_ps,
+        )
 
     # -- decoding sequences -------------------------------------------------------------------
 
@@ -104,16 +120,17 @@ class Attention:
 
     def beside_prompts_ps(self, seqs: int, total: int, spread: Spread | None) -> float | None:
         """Decode attention in a step with prompts; None if prompts make no difference."""
-        if not self._one_launch:
+        launch, model = self._one_launch, self._shard.model
+        if launch is None:
             return None
-        found, flop_ps, window = 0.0, self.prompts.part.work_ps, self._shard.model.window
+        found = 0.0
         if self.decode is not None:
             alone = self.decode.ends_ps(seqs, total, spread, 0)[0]
-            found += self.decode.beside_prompts_ps(alone, seqs, total, spread, flop_ps)
-        if self.windowed is not None and window:
-            total, spread = _within(window, self.windowed.tile, seqs, total, spread)
+            found += launch.decode_ps(alone, seqs, total, spread, self._full)
+        if self.windowed is not None and model.window:
+            total, spread = _within(model.window, self.windowed.tile, seqs, total, spread)
             alone = self.windowed.ends_ps(seqs, total, spread, 0)[0]
-            found += self.windowed.beside_prompts_ps(alone, seqs, total, spread, flop_ps)
+            found += launch.decode_ps(alone, seqs, total, spread, model.window_layers)
         return found
 
     def verifying_ps(self, seqs: int, drafts: int, total: int) -> float:
@@ -133,11 +150,11 @@ class Attention:
     def context_limits(self) -> tuple[float, float] | None:
         """The range of mean contexts that were measured; a window stops growing at its size."""
         if self.decode is not None:
-            return self.decode.limits["context_tokens"]
+            return self.decode.part.limits["context_tokens"]
         window = self._shard.model.window
         if self.windowed is None or not window:
             return None
-        low, high = self.windowed.limits["context_tokens"]
+        low, high = self.windowed.part.limits["context_tokens"]
         return low, high if window > high else float("inf")
 
     # -- prompts ------------------------------------------------------------------------------
@@ -181,7 +198,7 @@ class Attention:
         if part == "prefill":
             return self.prompts.part.limits
         found = self.decode or self.windowed
-        return found.limits if found else {}
+        return found.part.limits if found else {}
 
 
 def _within(

@@ -13,11 +13,41 @@ Other GPUs use Triton's, whose prompts take longer by the constant `sinks` (benc
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvsim.sim.cost.calibrated.parts import Part, Priced, Surface, by_head_dim
 
 SINKS = ("attention sinks", "", 0.0)
+
+
+class Tiled(NamedTuple):
+    """What a kernel moves and computes for chunks of prompts in one layer, in whole tiles."""
+
+    kv_heads: int
+    query_tile: int
+    """queries of a tile, in all query heads of its KV head"""
+    padding: float
+    """keys that a query computes beyond those it sees, on average"""
+    multiprocessors: int
+    whole_waves: float
+    query_bytes: int
+    """per token: its queries and outputs"""
+    key_bytes: int
+    """per token: its key and value"""
+    pair_flops: int
+    """per (query, key) pair"""
+
+    def work(self, sequences: int, tokens: int, seen: float) -> tuple[float, float]:
+        """Bytes and operations of `tokens` queries that see `seen` keys on average."""
+        tiles = sequences * -(-tokens // (sequences * self.query_tile))
+        padded = seen * tiles * self.query_tile + tokens * self.padding
+        programs = tiles * self.kv_heads
+        if programs < self.multiprocessors:
+            padded *= self.multiprocessors / programs
+        elif self.whole_waves:
+            padded *= 1 + self.whole_waves * (-programs % self.multiprocessors) / programs
+        keys = self.key_bytes * sequences * (seen + (tokens / sequences - 1) / 2)
+        return self.query_bytes * tokens + keys, self.pair_flops * padded
 
 
 class PrefillPart:
@@ -44,31 +74,29 @@ class PrefillPart:
         constants = self.part.constants
         self._slower: float = constants.get("sinks", 1.0) if sinks else 1.0
         self._never = [SINKS] if self._slower != 1 else []
-        self._layers, self._kv_heads = layers, kv_heads
-        self._query_tile = max(by_head_dim(constants["rows"], head_dim) // group, 1)
-        self._padding = (self._query_tile + by_head_dim(constants["key_tile"], head_dim)) / 2
-        self._multiprocessors: int = constants["multiprocessors"]
-        self._whole_waves: float = constants.get("whole_waves", 0.0)
-        self._query_bytes = 4 * head_dim * kv_heads * group
-        self._key_bytes = 2 * head_dim * kv_heads * element_bytes
-        self._pair_flops = 4 * kv_heads * group * head_dim
+        self._layers = layers
+        query_tile, key_tile = (by_head_dim(constants[name], head_dim) for name in ("rows", "key_tile"))
+        query_tile = max(query_tile // group, 1)
+        self._tiled = Tiled(
+            kv_heads=kv_heads,
+            query_tile=query_tile,
+            padding=(query_tile + key_tile) / 2,
+            multiprocessors=constants["multiprocessors"],
+            whole_waves=constants.get("whole_waves", 0.0),
+            query_bytes=4 * head_dim * kv_heads * group,
+            key_bytes=2 * head_dim * kv_heads * element_bytes,
+            pair_flops=4 * kv_heads * group * head_dim,
+        )
 
     def priced(self, sequences: int, tokens: int, pairs: int) -> Priced:
         """All chunks together, in all layers; `pairs` is the number of (query, key) pairs that attend."""
         part, chunk, seen = self.part, tokens / sequences, pairs / tokens
-        tiles = sequences * -(-tokens // (sequences * self._query_tile))
-        padded = seen * tiles * self._query_tile + tokens * self._padding
-        programs = tiles * self._kv_heads
-        if programs < self._multiprocessors:
-            padded *= self._multiprocessors / programs
-        elif self._whole_waves:
-            padded *= 1 + self._whole_waves * (-programs % self._multiprocessors) / programs
-        moved = self._query_bytes * tokens + self._key_bytes * sequences * (seen + (chunk - 1) / 2)
+        moved, flops = self._tiled.work(sequences, tokens, seen)
         prefix = seen - (chunk + 1) / 2
         if prefix < 0:
             prefix = 0.0
         ratio = self._ratio.at(tokens, sequences if self._by_prompts else prefix)
-        ps = self._layers * part.form_ps(moved, self._pair_flops * padded) * ratio * self._slower
+        ps = self._layers * part.form_ps(moved, flops) * ratio * self._slower
         if self._least <= tokens <= self._most and self._shortest <= prefix <= self._longest:
             return Priced.of(ps, self._never)
         place = {"tokens": tokens, "prefix_tokens": prefix}
