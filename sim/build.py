@@ -380,7 +380,8 @@ def build_engine(
     def put(place: int, maker: _Maker, scheduler: Scheduler | None = None) -> Replica:
         shared.place = place
         replica = maker.another() if scheduler is None else maker.replica(scheduler)
-        if hand_over is not None or fleet.migrate:  # they act on each other: same order in every mode
+        # they act on each other: same order in every mode
+        if hand_over is not None or fleet.migrate or workload.waits is not None:
             replica.place = place
         return shared.join(place, replica)
 

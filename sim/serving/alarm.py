@@ -4,8 +4,12 @@
     until_rung   it wakes up when something happens, or at that time
     through      the plan may end early, at a boundary between two of its steps
 
-At the same instant arrivals come first: they have SimPy's priority 1, an alarm has 2, or more for later
-places in a fleet that shares a tier or a link.
+What happens at one instant, in order:
+
+    arrivals              SimPy's priority 1
+    ends of steps         2, or more for later places in a fleet that shares a tier or a link
+    answers to answers    requests sent at once when another is answered: after all ends
+    decisions             of the next steps, where such requests may still come
 """
 
 from bisect import bisect_left
@@ -16,9 +20,17 @@ from simpy.events import EventPriority
 
 from kvsim.sim.serving.decision import NEVER_PS
 
-AFTER_ARRIVALS = 2
+AFTER_ARRIVALS, AFTER_ENDS, AFTER_ANSWERS = 2, 1 << 20, (1 << 20) + 1
 
 Process = Generator[simpy.Event, None, None]
+
+
+def happening(env: simpy.Environment, at_ps: int, priority: int) -> simpy.Event:
+    """An event at that time, after those of the same instant with a lower priority."""
+    event = simpy.Event(env)
+    event._ok, event._value = True, None
+    env.schedule(event, EventPriority(priority), at_ps - int(env.now))
+    return event
 
 
 class Alarm:
@@ -40,7 +52,7 @@ class Alarm:
 
     def begin(self, env: simpy.Environment, process: Process, place: int) -> None:
         """Start the process. If several are due at one instant, the lowest `place` goes first."""
-        self._env, self._priority = env, EventPriority(AFTER_ARRIVALS + place)
+        self._env, self._place, self._priority = env, place, EventPriority(AFTER_ARRIVALS + place)
         env.process(process)
 
     def end(self) -> None:
@@ -57,12 +69,19 @@ class Alarm:
 
     def at(self, at_ps: int) -> simpy.Event:
         """An event at that time, after all arrivals."""
-        env = self._env
-        alarm = simpy.Event(env)
-        alarm._ok, alarm._value = True, None
-        env.schedule(alarm, self._priority, at_ps - int(env.now))
-        self._set = alarm
+        self._set = alarm = happening(self._env, at_ps, self._priority)
         return alarm
+
+    def decision(self, at_ps: int) -> simpy.Event:
+        """An event at that time, after all steps that end then, and all requests that follow at once."""
+        event = happening(self._env, at_ps, AFTER_ANSWERS + self._place)
+        self._set = event
+        return event
+
+    @property
+    def anything_now(self) -> bool:
+        """Whether anything else happens at this instant."""
+        return bool(self._env.peek() <= self._env.now)
 
     def move(self, at_ps: int) -> None:
         """Let the process sleep until this time instead: its callbacks move to another alarm."""
@@ -85,6 +104,14 @@ class Alarm:
     def over(self, now_too: bool = False) -> int:
         """How many steps of the plan have ended; `now_too`: also one that ends at this instant."""
         return 0 if self.plan is None else bisect_left(self.plan, self.now_ps - self._start_ps + now_too)
+
+    def meet(self) -> None:
+        """If a step of the plan ends at this instant, let the plan end with it."""
+        if self.plan is not None:
+            kept = self.over(now_too=True)
+            if kept and kept < len(self.plan) and self._start_ps + self.plan[kept - 1] == self.now_ps:
+                del self.plan[kept:]
+                self.move(self.now_ps)
 
     def end_plan(self) -> list[int]:
         """The plan is over, or what is left of it."""

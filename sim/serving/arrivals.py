@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 
 import simpy
+from simpy.events import NORMAL
 
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.serving.alarm import Process
+from kvsim.sim.serving.alarm import AFTER_ENDS, Process, happening
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.intake import Door, Intake
 from kvsim.sim.serving.request import Request
@@ -64,10 +65,19 @@ class Arrivals(Promise):
         self._next_row: Row = NOBODY
         self._asked = 0  # requests that the clients of a closed loop have taken
         self._followers: dict[int, list[int]] = {}  # row -> the rows that wait for its answer
+        self._meet: Callable[[], None] | None = None
         self._coming: list[int] = []  # arrival times of rows not taken from the columns in order
 
-    def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
-        """Schedule the first arrivals with SimPy; with several doors, `choose` picks one per request."""
+    def begin(
+        self,
+        doors: Sequence[Door],
+        choose: Callable[[Request], int] | None = None,
+        meet: Callable[[], None] | None = None,
+    ) -> None:
+        """Schedule the first arrivals with SimPy; with several doors, `choose` picks one per request.
+
+        `meet` is called when a request follows an answer at once, which it does after all ends of steps.
+        """
         self.intake.open(doors, choose, self.answered)
         waits, workload = self.workload.waits, self.workload
         if waits is None:
@@ -88,6 +98,7 @@ class Arrivals(Promise):
                     self._arrive_at(row, arrival_ps)
                 else:
                     self._followers.setdefault(leader, []).append(row)
+        self._meet = meet
 
     def again(self, row: int) -> None:
         """Bring a request once more: the replica it was sent to is gone."""
@@ -123,7 +134,11 @@ class Arrivals(Promise):
         """Let a row arrive later; the time it is counted from may be ahead of SimPy's."""
         heappush(self._coming, when_ps)
         self.next_ps = self._coming[0]
-        event = self.env.timeout(when_ps - int(self.env.now))
+        priority: int = NORMAL
+        if when_ps == self.env.now and self._meet is not None:
+            self._meet()
+            priority = AFTER_ENDS
+        event = happening(self.env, when_ps, priority)
         event.callbacks.append(lambda _: self._arrive_late(row))
 
     def _arrive_late(self, row: int) -> None:

@@ -145,6 +145,10 @@ class Engine:
             dispatcher.look()
             yield self.env.timeout(dispatcher.interval_ps)
 
+    def _meet(self) -> None:
+        for replica in self.replicas:
+            replica.meet()
+
     def serve(self, replica: Replica) -> None:
         """Let a replica start to serve now."""
         replica.wait_until(int(self.env.now))
@@ -191,7 +195,7 @@ class Engine:
         if self._dispatcher is not None and self.hand_over is not None:
             place = partial(self.hand_over.place, first=self._dispatcher)
             doors = self.hand_over.doors(self.replicas)
-        self.arrivals.begin(doors, place)
+        self.arrivals.begin(doors, place, self._meet if len(self.replicas) > 1 else None)
         self._begin_around()
         for index, replica in enumerate(self.replicas):
             if self.scaler is None or self.scaler.serves(index):

@@ -32,6 +32,8 @@ class InputQueue:
         When the step last carried out was decided, or, if nothing was computed, when that ended.
     fetches : bool
         Whether the replica takes all requests of the workload from its columns itself (`Arrivals.bring`).
+    meets : bool
+        Whether an answer of another replica may bring a request here at once.
     ahead : Promise
         Nothing else comes before its `next_ps`: until then the replica may act ahead of the clock.
     coming : Promise
@@ -48,6 +50,7 @@ class InputQueue:
     def begin(self, arrivals: Arrivals, alone: bool) -> None:
         """Requests will come; `alone`: all of them come here."""
         self.arrivals, self.fetches = arrivals, alone and not arrivals.wait_for_answers
+        self.meets = arrivals.wait_for_answers and not alone
         self.coming = arrivals if alone else Promise()
         self.ahead = Promise() if self.fetches else arrivals if alone else Promise(0)
 

@@ -144,12 +144,15 @@ class Replica:
         server, batch, inputs, alarm = self.server, self.server.batch, self.input_queue, self._alarm
         decide, planner, commit, observers = self.decide, self._planner, self.commit, self.observers
         arrivals, ahead, fetches, unheard = inputs.arrivals, inputs.ahead, inputs.fetches, inputs.requests
+        meets = inputs.meets
         while True:
             if arrivals.next_ps <= server.now_ps:
                 if fetches:
                     arrivals.bring(inputs.known_ps())
                 else:  # triggered by an answer just given
-                    yield alarm.at(server.now_ps)
+                    yield alarm.decision(server.now_ps)
+            elif meets and alarm.anything_now:
+                yield alarm.decision(server.now_ps)
             if unheard:
                 inputs.take()
             if not (
@@ -198,6 +201,10 @@ class Replica:
     def clock_ps(self) -> int:
         """Time on the clock: later than the server's time while it sleeps."""
         return self._alarm.now_ps
+
+    def meet(self) -> None:
+        """A request comes at once after an answer: a step that ends now is over before it comes."""
+        self._alarm.meet()
 
     def look_at_next(self) -> None:
         """Waiting requests may enter, or running ones find less room, at the next boundary: decide there."""
