@@ -10,8 +10,9 @@ A plan changes nothing beyond what the scheduler did for its first step. `max_sp
 code, the same result, one step at a time. A replica that gets all requests need not sleep until the next
 arrival: up to there it commits ahead of the clock.
 
-Within one instant, arrivals come first, then replicas, so that the step that starts at t sees an arrival
-at t, unless an asynchronous engine has already decided it (input_queue.py).
+Within one instant, arrivals come first, then ends of steps, then requests that follow these answers at once
+(alarm.py), so that the step that starts at t sees an arrival at t, unless an asynchronous engine has already
+decided it (input_queue.py).
 """
 
 from collections.abc import Callable, Iterable
@@ -77,7 +78,7 @@ class Replica:
     until_ps : int
         When it died, or was switched off.
     place : int
-        Order of replicas that share a tier or a link and are due at the same instant.
+        Order of replicas that act on each other and are due at the same instant.
     """
 
     def __init__(
