@@ -320,7 +320,7 @@ class VtcArtifact(Scheduler):
             self._twice = server.steps
             self._settle()
             for other in self._prefilled or self._batch:
-                self._charge(other, self._done(other))
+                self._charge(other, max(self._done(other), 1))  # a token each, also of prompts just computed
         self._leave(request)
         super().finish(server, request)
 

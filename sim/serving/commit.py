@@ -101,11 +101,11 @@ class Commit:
         elif step.paused:
             progress.pause()
         self._passed = ends, now_ps
-        if progress.clock == progress.next_finish:
-            for request in batch.finished(step):
-                self._finish(request)
+        done = batch.finished(step) if progress.clock == progress.next_finish else []
         if step.prompts is not None:
-            self._give_tokens(step)
+            done = self._give_tokens(step, done)
+        for request in done:
+            self._finish(request)
         if self._after_steps or self.turned_away.noted:
             self._follow_up()
 
@@ -139,15 +139,22 @@ class Commit:
         if self._server.step.decodes:
             tally.together(added - progress.size * steps)
 
-    def _give_tokens(self, step: Decision) -> None:
-        """A request whose prompt is now computed gets a token, then decodes or is finished."""
+    def _give_tokens(self, step: Decision, done: list[Request]) -> list[Request]:
+        """A request whose prompt is now computed gets a token, then decodes or is finished.
+
+        Those `done` that were admitted before it finish first; returns the others.
+        """
         server = self._server
         for request in step.chunks:
             if server.rules.publishes_late:
                 server.memory.publish(request, step)
             if request.computed < request.known_tokens:
                 continue
+            while done and done[0].seq < request.seq:
+                self._finish(done[0])
+                done = done[1:]
             self.give_token(request)
+        return done
 
     def give_token(self, request: Request) -> None:
         """A prompt is computed, here or elsewhere: its request has a token."""

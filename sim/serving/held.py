@@ -196,7 +196,7 @@ class HoldingServer(Server):
             super()._preempt_departed(request)
             return
         del self.batch.departed[request.seq]
-        self.release(request)
+        self.release(request, comes_back=True)
         request.state, request.preemptions = State.WAITING, request.preemptions + 1
         request.reached = max(request.reached, request.computed)
         request.computed = request.generated = 0

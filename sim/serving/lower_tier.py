@@ -137,8 +137,11 @@ class LowerTier(Steps):
         else:
             seq = request.seq
             decodes, loads = request.state == State.DECODE, request.state == State.LOADING
+            ended = server.batch.departed.pop(seq, None) is not None  # its last token is in flight
+            unknown = server.unknown_tokens(request) if ended else int(decodes)
             if decodes:
                 server.batch.leave(request)
+            if decodes or ended:
                 server.memory.prefill_held += request.computed
             offload.aborts(request, request.computed, list(offload.allocator.block_table(seq)))
             if loads:
@@ -154,7 +157,7 @@ class LowerTier(Steps):
             elif loads:
                 self._cut.append(request)
             else:
-                self._aborted.append((request, int(decodes)))
+                self._aborted.append((request, unknown))
         request.state = State.FINISHED
 
     def _free(self, request: Request, loads: bool, unknown: int) -> None:

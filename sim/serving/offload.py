@@ -202,6 +202,9 @@ class Offload(Connector):
         if len(users) > 1:
             users.sort(key=seq_of)
         before, self._refused = self._refused, {}
+        if before:  # who is not in this step offers again in its next
+            here = {user.request.seq for user in users}
+            self._refused = {seq: user for seq, user in before.items() if seq in running and seq not in here}
         for user in users:
             request, seq = user.request, user.request.seq
             if seq in running and not self._offer(user, self._tokens(request), None):
@@ -291,7 +294,7 @@ class Offload(Connector):
         if user is None:
             return
         user.finished = True
-        self.server.wakes.works = self._hands_on()
+        self.server.wakes.works = True
         self._unowned += len(user.stores)
         self._refused.pop(request.seq, None)
         tokens = max(request.prompt_tokens, request.prompt_tokens + request.generated - 1)
@@ -304,7 +307,7 @@ class Offload(Connector):
         user = self.users.pop(request.own, None) or self.user(request)
         self.users.pop(request.own, None)
         user.finished = True
-        self.server.wakes.works = self._hands_on()
+        self.server.wakes.works = True
         self._unowned += len(user.stores)
         if table:
             self._refused.pop(request.seq, None)
@@ -319,7 +322,7 @@ class Offload(Connector):
                     hurried.append(job)
         if self._lengths is not None:
             taken = self._taken(self._lengths)
-            for job in [job for job in self.transfers.stores() if not job.hurried] + self.planned:
+            for job in self.transfers.stores() + self.planned:
                 if job.owner.finished and not taken.isdisjoint(job.blocks):
                     hurried.append(job)
         if hurried:
@@ -385,21 +388,19 @@ class Offload(Connector):
                 ends = earliest(ends, self.stack.next_ps(others=len(server.running) > 0))
             if ends is not None:
                 server.hold_until(max(ends, server.now_ps))
-        if self._hands_on():
-            self._work_alone(again)
+        self._work_alone(again)
 
     def _hands_on(self) -> bool:
         """Whether other servers find what it stores: then it is handed on in time, even without requests."""
         return self.stack is not None and self.stack.is_shared
 
     def _work_alone(self, again: bool) -> None:
-        """Keep working until all stores have ended."""
-        server = self.server
-        works = again or bool(self.planned or self._left or self.transfers.under_way)
+        """Keep working until all stores have begun; until they have ended, if others find them."""
+        server, under_way = self.server, self._hands_on() and bool(self.transfers.under_way)
         anybody = server.running or server.batch.loading or len(server.waiting) > 0
-        if not anybody and (self.planned or not self.transfers.under_way):  # an empty decision is spent
+        if not anybody and (self.planned or not under_way):  # an empty decision is spent
             server.hold_until(server.now_ps)
-        server.wakes.works = works
+        server.wakes.works = again or under_way or bool(self.planned or self._left)
 
 
 def seq_of(user: User) -> int:

@@ -91,7 +91,7 @@ class Request:
         self.known_tokens = prompt_tokens  # prompt and answer so far: what a (re)computation must prefill
         self.preemptions = 0
         self.outgrown = 0  # reservations that were too short for its answer
-        self.stuck_at = 0  # tokens for which it found no room although no other request had any
+        self.stuck_at = 0, 0  # tokens for which, and known, it found no room although no other had any
         self.reached = 0  # most tokens ever computed, which a preemption discards
         self.internal = 0  # allocated slots that will never be written
         self.joined_as = -1  # its id when it began to decode, by which progress knows it

@@ -499,7 +499,7 @@ class Server:
         """A request is finished, but the engine learns it after the next decision: it runs until then."""
         self.batch.departed[request.seq] = request
         if self.memory.prefixes is not None:
-            self.memory.prefixes.fill(request.seq, request.computed - self._unknown(request))
+            self.memory.prefixes.fill(request.seq, request.computed - self.unknown_tokens(request))
 
     def release_departed(self) -> None:
         """The step is decided; now the engine knows which requests finished before it."""
@@ -512,7 +512,7 @@ class Server:
             self.step.departures += len(self.batch.departed)
         self.batch.departed.clear()
 
-    def _unknown(self, request: Request) -> int:
+    def unknown_tokens(self, request: Request) -> int:
         """Tokens, 0 or 1, that the last step stored by feeding a token that was not known yet."""
         return int(self.rules.known_late and request.computed > request.known_tokens)
 
@@ -537,12 +537,16 @@ class Server:
         return True
 
     def _drop_stuck(self, request: Request, tokens: int) -> None:
-        """Alone in memory it found no room for `tokens`: drop it if it got no further than last time."""
-        if tokens <= request.stuck_at:
+        """Alone in memory it found no room for `tokens`: drop it if it got no further than last time.
+
+        With drafts it may need no more room than then, as its text grew: it was given a token meanwhile.
+        """
+        before, known = request.stuck_at
+        if tokens <= before and request.known_tokens <= known:
             self.drop_head(
                 f"finds no room to grow in an empty arena of {self.allocator.capacity_slots:,} slots"
             )
-        request.stuck_at = tokens
+        request.stuck_at = tokens, request.known_tokens
 
     def drop_head(self, reason: str) -> None:
         """The head of the queue can never be served, nor any other waiting answer to its prompt."""
@@ -578,8 +582,9 @@ class Server:
             self.batch.leave(request)
             if self.rules.known_late:
                 unknown = int(request.computed > known_before)
-            elif by is not None and by.seq > request.seq:
-                unknown = -1  # its token of this step was already scheduled, and can still be found
+            if by is not None and by.seq > request.seq:
+                # its token of this step was already scheduled, and can still be found
+                unknown = 0 if self.rules.known_late else -1
         elif request.state == State.ASIDE:
             self.memory.prefill_held -= request.computed
             unknown = int(self.rules.known_late and request.last_token_ps == self.now_ps)
@@ -632,7 +637,7 @@ class Server:
     def _preempt_departed(self, request: Request) -> None:
         """Preempt a request whose last token is under way: it finishes anyway."""
         del self.batch.departed[request.seq]
-        self.release(request, unknown=self._unknown(request))
+        self.release(request, unknown=self.unknown_tokens(request))
         self.totals.preemptions += 1
         self.step.preempt()
         self.step.of_refusals().preempted_finished.append(request.index)

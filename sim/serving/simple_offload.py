@@ -101,6 +101,7 @@ class SimpleOffload(Connector):
         self._started: dict[int, int] = {}  # by number of users that asked: what they begin with
         self._known = 0  # sequences before this decision
         self._alone = 0  # blocks that were stored while there were no requests
+        self._anybody_left = False  # since the last decision
         self._jobs = 0
         self._events = {True: 0, False: 0}
         self.totals = TierTotals(second.blocks * block_bytes)
@@ -306,6 +307,9 @@ class SimpleOffload(Connector):
         span = pool.span_of(*self.cursor) if self.cursor[0] >= 0 else None
         if span is None:
             self.cursor = NOWHERE
+        left, self._anybody_left = self._anybody_left, False
+        if not (left or self._anybody() or self.transfers.under_way):
+            return FOREVER  # the last store ended, and the engine has nothing to do
         if not room:
             return 1
         if self._anybody():
@@ -313,19 +317,19 @@ class SimpleOffload(Connector):
         elif self._alone > self.second.blocks + pool.free:
             return FOREVER  # the engine would copy round and round, for no request
         chosen: list[tuple[int, int]] = []
-        left = self.lazy_blocks
+        ahead = self.lazy_blocks
         for row, first in pool.rows_behind(self.cursor[0], span):
-            at = max(0, len(row) - left)
-            left -= len(row) - at
+            at = max(0, len(row) - ahead)
+            ahead -= len(row) - at
             key = pool.key_of(row[at]) if first is None else first + at
             self.cursor = row[at], key
             unknown = self.second.misses(key, len(row) - at) if key >= 0 else []
             if len(unknown) >= room - len(chosen):
                 del unknown[room - len(chosen) :]
-                left, at = 0, unknown[-1] - key + at
+                ahead, at = 0, unknown[-1] - key + at
                 self.cursor = row[at], unknown[-1]
             chosen += [(row[at + each - self.cursor[1]], each) for each in unknown]
-            if not left:
+            if not ahead:
                 break
         self._take(chosen, stores)
         self._alone += len(chosen)
@@ -358,7 +362,7 @@ class SimpleOffload(Connector):
         self._unpin(user)
         self._started.pop(user.number, None)
         self.server.wakes.works = True
-        user.finished = True
+        user.finished = self._anybody_left = True
         if not self.lazy_blocks:
             self._select(user, min(tokens // self.size, len(table)), table, self.left)
 
