@@ -128,6 +128,7 @@ SGLANG_IDEAS = {
     "shortest-prefill-first": "the fewest prompt tokens to compute",
     "hrrn": "the highest response ratio: prompt tokens since its arrival, over those that it needs",
     "lof": "the longest answer",
+    "priority-lof": "the lowest number, then the longest answer",
     "routing-key": "the key (client) that most running requests have",
     "random": "any, drawn again in each step that may admit",
 }

@@ -18,7 +18,7 @@ RESERVES = ("max", "pow2", "oracle")
 """Besides these: `predicted:MODEL` (sim/deployment/prediction.py)."""
 POLICIES = (
     *("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "random"),
-    "routing-key",
+    *("routing-key", "priority-lof"),
 )
 
 

@@ -71,7 +71,8 @@ class Sglang(Scheduler):
         self.ratio = NewTokenRatio(self.options.schedule_conservativeness)
         if config.policy == "shortest-prefill-first" and self.cache is None:
             raise KvsimError("policy shortest-prefill-first needs enable_prefix_caching, as in SGLang")
-        self._threshold = self.options.preemption_threshold if config.policy == "priority" else None
+        by_priority = config.policy in ("priority", "priority-lof")
+        self._threshold = self.options.preemption_threshold if by_priority else None
         self.chunked_req: Request | None = None  # whose prompt was cut
         self._stashed: tuple[Request | None, int] = (None, 0)  # how many of its tokens can be found
 

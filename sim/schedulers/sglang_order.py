@@ -4,6 +4,8 @@
     priority    the lowest number first, then by arrival
     sjf         (kvsim's) the shortest answer first
     lof         the longest answer first
+    priority-lof
+                the lowest number first, then the longest answer: SGLang's lof with its priorities
     random      reshuffled each time
     lpm         the longest cached prefix first
     shortest-prefill-first
@@ -73,12 +75,8 @@ class Orders:
         if policy == "dfs-weight":
             waiting.arrange(_along_the_tree(memory, list(waiting)))
             return
-        if policy == "priority":
-            waiting.arrange(sorted(waiting, key=lambda r: (r.priority, waiting.came(r))))
-        elif policy == "sjf":
-            waiting.arrange(sorted(waiting, key=lambda r: r.output_tokens))
-        elif policy == "lof":
-            waiting.arrange(sorted(waiting, key=lambda r: -self.most_new(r)))
+        if (by := self._key(waiting)) is not None:
+            waiting.arrange(sorted(waiting, key=by))
         elif policy == "routing-key":
             keys = Counter(filter(None, (request.facts.client for request in running)))
             if keys:
@@ -92,6 +90,16 @@ class Orders:
     def forget(self, request: Request) -> None:
         """It is finished."""
         self._came.pop(request, None)
+
+    def _key(self, waiting: WaitingList) -> Callable[[Request], Key] | None:
+        """What a policy sorts by that asks nothing of the cache; None: it does not sort by a key."""
+        keys: dict[str, Callable[[Request], Key]] = {
+            "priority": lambda request: (request.priority, waiting.came(request)),
+            "priority-lof": lambda request: (request.priority, -self.most_new(request)),
+            "sjf": lambda request: (request.output_tokens,),
+            "lof": lambda request: (-self.most_new(request),),
+        }
+        return keys.get(self.policy)
 
     def _key_by_prefix(self, waiting: WaitingList, memory: SglangMemory) -> Callable[[Request], Key]:
         hits, alike = _matched(memory, list(waiting))

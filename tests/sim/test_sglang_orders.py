@@ -15,10 +15,9 @@ FOLDER = "policies/sglang"
 
 
 def policy_of(config):
-    """SGLang's priorities are a switch of its policies fcfs and lof; kvsim's are a separate policy."""
-    if config["enable_priority_scheduling"] and config["policy"] == "fcfs":
-        return "priority"
-    return config["policy"]
+    """SGLang's priorities are a switch of its policies fcfs and lof; kvsim's are separate policies."""
+    by_priority = {"fcfs": "priority", "lof": "priority-lof"} if config["enable_priority_scheduling"] else {}
+    return by_priority.get(config["policy"], config["policy"])
 
 
 def running(told):
@@ -33,8 +32,6 @@ def running(told):
 def test_who_waits_is_sorted_as_in_sglang(name):
     case = recording(FOLDER, name)
     config = case["config"]
-    if config["enable_priority_scheduling"] and config["policy"] == "lof":
-        pytest.skip("kvsim has no priorities among the longest answers")
     sign = 1 if config["schedule_low_priority_values_first"] else -1
     told = {each["id"]: each for each in case["requests"]}
     requests = {number: request_of(each, sign) for number, each in told.items()}
@@ -50,6 +47,18 @@ def test_who_waits_is_sorted_as_in_sglang(name):
         orders.processed = round_["processed_tokens"]
         orders.sort(waiting, memory, map(running, round_["running"]))
         assert [request.index for request in waiting] == round_["order"]
+
+
+def test_priorities_come_before_the_longest_answer():
+    """SGLang sorts by (priority, -max_new_tokens), and keeps the order of equal ones."""
+    answers = [5, 9, 9, 7, 30]
+    requests = [Request(row, 10, output) for row, output in enumerate(answers)]
+    for request, number in zip(requests, [0, 1, 1, 0, 2], strict=True):
+        request.priority = number
+    cached = memory_of({"page_size": 1, "tree_disabled": True})
+    waiting = Entered({request: request.index for request in requests})
+    Orders("priority-lof", lambda request: answers[request.index]).sort(waiting, SglangMemory(cached))
+    assert [request.index for request in waiting] == [3, 0, 1, 2, 4]
 
 
 def test_the_fewest_tokens_to_compute_need_a_prefix_cache():

@@ -97,6 +97,10 @@ class Noted:
 
     def __init__(self, engine, case):
         self.ids = [request["id"] for request in by_arrival(case)]
+        self.places = {
+            each["id"]: (each.get("priority", 0), each["arrival"], str(each["id"]))
+            for each in case["workload"]
+        }
         self.engine, self.server = engine, engine.replica.server
         self.decide, engine.replica.decide = engine.replica.decide, self.noting
         self.preempt, self.server.preempt = self.server.preempt, self.preempting
@@ -164,14 +168,16 @@ class Noted:
         return step
 
     def waiting(self):
-        """The queue as the engine sees it: a preempted request is its head, even if it has just finished."""
+        """The queue as the engine sees it: a preempted request is in it, even if it has just finished."""
         waiting, ids = self.server.waiting, self.ids
         names = [ids[request.index] for request in waiting]
         refused = self.server.step.refused
-        if refused is not None and refused.preempted_finished and isinstance(waiting, deque):
-            head = self.preempted[::-1]
-            names = head + [name for name in names if name not in head]
-        return names
+        if refused is None or not refused.preempted_finished:
+            return names
+        others = [name for name in names if name not in self.preempted]
+        if isinstance(waiting, deque):
+            return self.preempted[::-1] + others
+        return sorted(others + self.preempted, key=self.places.__getitem__)
 
     def computed(self, request):
         return self.server.progress.stored(request) if request.state == State.DECODE else request.computed
