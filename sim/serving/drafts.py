@@ -29,6 +29,8 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.steps import Limits, Steps
 from kvsim.sim.serving.totals import DraftTotals
 
+PADDED = "has all but one token cached, is padded with drafts, and never fits in the"
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Drafts(Steps):
@@ -279,6 +281,9 @@ class Drafts(Steps):
             if padded:
                 tokens += rules.most
             if tokens > most:
+                if padded and not server.running:
+                    server.drop_head(f"{PADDED} {limits.budget:,} tokens of a step: vLLM waits forever")
+                    continue
                 if padded or not limits.in_pieces:
                     break
                 tokens = most

@@ -80,7 +80,7 @@ class Idle:
             self._commit.write_facts(step.of_refusals())
         elif server.wakes.outside:
             yield from self.wait()
-        else:
+        elif server.waiting:  # else all have left
             raise InvariantError(
                 f"step {server.steps}: nobody runs and request {server.waiting[0].index}, the head of "
                 f"{len(server.waiting)} waiting, is refused"

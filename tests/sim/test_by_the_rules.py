@@ -4,8 +4,9 @@ Each case is of a recording's form; its steps are those of a replayer written fr
 reproduces all recordings of its family. Found by random cases, and shrunk:
 
     spec              one request that nearly fills the memory, preempted by its own drafts
-    offload_loop      offers refused twice, chunks waited for twice, stores of an answer before an idle gap
-    simple_offload    the lazy pool when its last store ends and nobody is there
+    offload_loop      offers refused twice, chunks waited for twice, stores of an answer before an idle gap,
+                      an abort that leaves nothing
+    simple_offload    the lazy pool when its last store ends and nobody is there, an abort beside a last token
     vllm_priority     the order of finishing in a step; blocks of a victim that this step had served
     pd                prompts dropped in flight, aborts beside a last token, the order of finishing
 """

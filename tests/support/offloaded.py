@@ -357,7 +357,10 @@ class Noted:
         server = self.server
         living = [*server.running.values(), *server.batch.loading.values(), *server.waiting]
         request = next(
-            each for each in living if self.ids[each.index] == name and each.state != State.FINISHED
+            each
+            for each in living
+            if self.ids[each.index] == name
+            and (each.state != State.FINISHED or each.seq in server.batch.departed)
         )
         self.lower.abort(request)
 
