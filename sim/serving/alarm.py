@@ -8,7 +8,7 @@ What happens at one instant, in order:
 
     arrivals              SimPy's priority 1
     ends of steps         2, or more for later places in a fleet whose replicas act on each other
-    answers to answers    requests sent at once when another is answered: after all ends
+    follow-ups            requests sent at once when another is answered: after all ends
     decisions             of the next steps, where such requests may still come
 """
 
