@@ -78,7 +78,7 @@ class Arrivals(Promise):
 
         `meet` is called when a request follows an answer at once, which it does after all ends of steps.
         """
-        self.intake.open(doors, choose, self.answered)
+        self.intake.begin(doors, choose, self.answered)
         waits, workload = self.workload.waits, self.workload
         if waits is None:
             self._rows = self._in_order()
@@ -99,6 +99,11 @@ class Arrivals(Promise):
                 else:
                     self._followers.setdefault(leader, []).append(row)
         self._meet = meet
+
+    def end(self) -> None:
+        """No more requests come: drop the replicas, which refer to these arrivals."""
+        self.intake.end()
+        self._meet = None
 
     def again(self, row: int) -> None:
         """Bring a request once more: the replica it was sent to is gone."""

@@ -206,7 +206,7 @@ class Engine:
             self.env.run()
         for replica in self.lives.every:
             replica.end()
-        self.arrivals.intake.close()
+        self.arrivals.end()
         end_ps = max(replica.recorder.end_ps for replica in self.lives.every)
         if self.deaths is not None:
             self.deaths.end(end_ps)

@@ -66,7 +66,7 @@ class Intake:
         self._choose: Callable[[Request], int] | None = None
         self._tell: Callable[[int, int], None] | None = None
 
-    def open(
+    def begin(
         self,
         doors: Sequence[Door],
         choose: Callable[[Request], int] | None,
@@ -80,7 +80,7 @@ class Intake:
         if any(each.scheduler.reads_facts for each in doors):
             self.facts = facts_of(self._workload.labels)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """No more requests come: drop the replicas and the arrivals, which refer to this."""
         self.doors, self._choose, self._tell = (), None, None
 
