@@ -74,9 +74,8 @@ class Alarm:
 
     def decision(self, at_ps: int) -> simpy.Event:
         """An event at that time, after all steps that end then, and all requests that follow at once."""
-        event = happening(self._env, at_ps, AFTER_ANSWERS + self._place)
-        self._set = event
-        return event
+        self._set = alarm = happening(self._env, at_ps, AFTER_ANSWERS + self._place)
+        return alarm
 
     @property
     def anything_now(self) -> bool:

@@ -146,6 +146,7 @@ class Engine:
             yield self.env.timeout(dispatcher.interval_ps)
 
     def _meet(self) -> None:
+        """A request comes at once after an answer: the steps that end now are over before it comes."""
         for replica in self.replicas:
             replica.meet()
 
