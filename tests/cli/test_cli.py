@@ -471,8 +471,8 @@ MISTAKES = {
     "run --no-reserve-full-prompt --scheduler vllm-v1@0.11.0": "reserve_full_prompt must be left out for "
     "scheduler vllm-v1@0.11.0, got False",
     "run --policy lifo": "policy 'lifo' is unknown; did you mean 'lof'? (known: fcfs, priority, sjf, lof, "
-    "lpm, dfs-weight, hrrn, shortest-prefill-first, random, routing-key, ssjf, srpt, pars, ltr, mlfq, "
-    "vtc and 10 more)",
+    "lpm, dfs-weight, hrrn, shortest-prefill-first, random, routing-key, priority-lof, ssjf, srpt, pars, "
+    "ltr, mlfq and 11 more)",
     "run --preemption drop --scheduler vllm-v0": "preemption must be one of recompute, swap, got 'drop'",
     "run --preemption swap": "preemption must be left out for scheduler vllm-v1: "
     "it belongs to scheduler vllm-v0, got 'swap'",
