@@ -108,12 +108,14 @@ class VllmTier(Tier):
         evicted: list[range] = []
         short = (missing[0][2] if len(missing) == 1 else size(missing)) + chunks.held - chunks.capacity
         if short > 0:
-            stay = chunks.keep(kept if missing == pieces else [*pieces, *kept])
+            present = missing != pieces  # usually none of it
+            stay = chunks.keep([*pieces, *kept] if present else kept) if present or kept else []
             fits = short <= chunks.idle
             if fits:
                 evicted = order.choose(short)
                 chunks.evict(evicted)
-            chunks.let_go(stay)
+            if stay:
+                chunks.let_go(stay)
             if not fits:
                 return None
         numbers = chunks.allocate(missing)

@@ -144,8 +144,11 @@ class VllmLru(EvictionOrder):
 
     def _take_last(self, group: Group, most: int, taken: list[range]) -> int:
         """Take up to `most` idle keys from the end of a group, the last first; returns how many."""
-        left, state = most, self.chunks.state
-        for run in reversed(group.runs[:]):
+        left, state, runs = most, self.chunks.state, group.runs
+        place = len(runs)
+        while place and left:
+            place -= 1
+            run = runs[place]
             end = run.key + run.count
             first = end - min(run.count, left)
             if state.startswith(IDLE * (end - first), first):  # usually
@@ -154,8 +157,6 @@ class VllmLru(EvictionOrder):
                 left -= end - first
             else:
                 left -= self._take_idle(run, left, taken)
-            if not left:
-                break
         return most - left
 
     def _take_idle(self, run: Run, most: int, taken: list[range]) -> int:
@@ -246,16 +247,19 @@ class VllmLru(EvictionOrder):
     def _within(self, key: int, end: int) -> list[Run]:
         """The runs of the keys from `key` up to `end`, cut to this range."""
         place = bisect_left(self._keys, key)
+        runs = self._runs
         if place:
-            before = self._runs[place - 1]
+            before = runs[place - 1]
             if before.key + before.count > key:
                 self._cut(place - 1, key)
-        stop = bisect_left(self._keys, end, place)
+        stop = place
+        while stop < len(runs) and runs[stop].key < end:
+            stop += 1
         if stop > place:
-            last = self._runs[stop - 1]
+            last = runs[stop - 1]
             if last.key + last.count > end:
                 self._cut(stop - 1, end)
-        return self._runs[place:stop]
+        return runs[place:stop]
 
     def _cut(self, place: int, key: int) -> None:
         """Cut a run in two; the second one starts at `key`."""

@@ -99,9 +99,10 @@ class Loading:
             else:
                 later.append(server.waiting.popleft())
         self.passes_head, self.seats_taken = bool(later), room < 1
-        for request in reversed(later):
-            server.waiting.appendleft(request)
-        self.hold.extendleft(reversed(passed))
+        while later:
+            server.waiting.appendleft(later.pop())
+        while passed:
+            self.hold.appendleft(passed.pop())
 
     def first_loaded(self) -> Request | None:
         """The first request that waits although its load is over."""

@@ -234,7 +234,9 @@ class Offload(Connector):
 
     def _offer_left(self) -> None:
         """Offer what requests finished since the last decision had; then they have left."""
-        left, self._left = sorted(self._left, key=lambda one: one[0]), []
+        left, self._left = self._left, []
+        if len(left) > 1:
+            left.sort(key=lambda one: one[0])
         for _, user, table, tokens in left:
             self.totals.refused_stores += not self._offer(user, tokens, table)
         for _, user, _, _ in left:
@@ -271,11 +273,12 @@ class Offload(Connector):
         offered = pieces(user.ranges, user.offered, chunks)
         if not offered:
             return True
+        before = tier.held
         stored = tier.store(user.number, offered)
         if stored is None:
             return False
         if stored.evicted:
-            self.totals.evicted_bytes += sum([len(each) for each in stored.evicted]) * self.rules.chunk_bytes
+            self.totals.evicted_bytes += (before + len(stored.chunks) - tier.held) * self.rules.chunk_bytes
         user.offered = chunks
         if stored.pieces:
             parts = [table[at * count : (at + length) * count] for at, _, length in stored.pieces]

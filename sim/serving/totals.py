@@ -87,8 +87,11 @@ class TierTotals:
     """now"""
     held_bytes_ps: int = 0
     """the integral of what it holds"""
+    counted_bytes: int = 0
     counted_ps: int = 0
-    """until when"""
+    """what it has held since when is not in it yet"""
+    seen_ps: int = 0
+    """when it last held this"""
     room_bytes_ps: int = 0
     """the integral of its size, over the time for which the replica was there"""
     peak_bytes: int = 0
@@ -122,14 +125,17 @@ class TierTotals:
     evicted_bytes: int = 0
 
     def count(self, held_bytes: int, now_ps: int) -> None:
-        """It held so much until now."""
-        self.held_bytes_ps += held_bytes * (now_ps - self.counted_ps)
-        self.counted_ps = now_ps
+        """It held so much since the last count; usually as much as before: products of large integers wait."""
+        if held_bytes != self.counted_bytes:
+            self.held_bytes_ps += self.counted_bytes * (self.seen_ps - self.counted_ps)
+            self.counted_bytes, self.counted_ps = held_bytes, self.seen_ps
+        self.seen_ps = now_ps
 
     def until(self, end_ps: int) -> "TierTotals":
         """The totals of a run that ends then: what is still queued on the link does not count."""
         found = TierTotals(**{each.name: getattr(self, each.name) for each in fields(TierTotals)})
         found.count(self.held_bytes, end_ps)
+        found.held_bytes_ps += found.counted_bytes * (end_ps - found.counted_ps)
         found.load_busy_ps = max(0, self.load_busy_ps - max(0, self.load_until_ps - end_ps))
         found.store_busy_ps = max(0, self.store_busy_ps - max(0, self.store_until_ps - end_ps))
         return found
