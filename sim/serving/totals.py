@@ -125,7 +125,7 @@ class TierTotals:
     evicted_bytes: int = 0
 
     def count(self, held_bytes: int, now_ps: int) -> None:
-        """It held so much since the last count; usually as much as before: products of large integers wait."""
+        """It held so much since the last count. Products of large integers wait until that changes."""
         if held_bytes != self.counted_bytes:
             self.held_bytes_ps += self.counted_bytes * (self.seen_ps - self.counted_ps)
             self.counted_bytes, self.counted_ps = held_bytes, self.seen_ps
