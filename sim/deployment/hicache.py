@@ -15,7 +15,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.sglang_options import SglangOptions
 from kvsim.sim.serving.hicache import Hicache
 from kvsim.sim.serving.hicache_retries import Retries
-from kvsim.sim.serving.hicache_storage import Storage
+from kvsim.sim.serving.hicache_storage import StopPolicy, Storage
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.sglang_parts import WaitingList
 
@@ -41,11 +41,11 @@ def hicache_below(deployment: Deployment, server: Server, own: SglangOptions) ->
         store = secondary(own.hicache_storage_backend, "hicache_storage_backend", deployment, size, None)
         server.memory.stack = [store]
         assert isinstance(server.waiting, WaitingList)
-        policy, least = own.hicache_storage_prefetch_policy, own.hicache_prefetch_threshold
+        stop, least = StopPolicy(own.hicache_storage_prefetch_policy), own.hicache_prefetch_threshold
         retries = Retries(
             own.hicache_storage_prefetch_retry_poll_interval, own.hicache_storage_prefetch_retry_max_attempts
         )
-        parts = cached, tree, store, policy, least, retries
+        parts = cached, tree, store, stop, least, retries
         found.storage = Storage(server, server.waiting, *parts, found.totals)
     return found
 

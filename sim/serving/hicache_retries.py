@@ -38,14 +38,14 @@ class Retries:
     ----------
     found : dict of int
         Request -> tokens that the memories had when it last asked.
-    over : set of Request
-        Those whose wait has timed out.
+    lost : bool
+        Whether a request asked again in this pass instead of entering.
     """
 
     def __init__(self, interval: int, most: int) -> None:
         self.interval, self.most = interval, most
         self.found: dict[Request, int] = {}
-        self.over: set[Request] = set()
+        self.lost = False
         self._attempts: dict[Request, int] = {}
         self._due: dict[Request, Due] = {}
         self._passed = -1  # the latest pass
@@ -54,7 +54,6 @@ class Retries:
         """It comes, or comes back."""
         for known in (self.found, self._attempts, self._due):
             known.pop(request, None)
-        self.over.discard(request)
 
     def may(self, request: Request) -> bool:
         """Whether it may ask again."""
@@ -69,13 +68,25 @@ class Retries:
         if self.interval and self.may(request):
             self._due[request] = Due(max(number, self._passed + 1) + self.interval, hit_end)
 
-    def cancel(self, request: Request) -> None:
-        """It asks now, or is not to ask."""
+    def loses(self, request: Request, here: int) -> bool:
+        """The memories have `here` tokens of one that could enter; whether it asks again instead."""
+        if here >= self.found[request]:
+            return False
+        if not self.may(request):
+            self.found[request] = here
+            return False
+        self.count(request)
+        self.lost = True
+        return True
+
+    def asks(self, request: Request, found: int) -> None:
+        """It asks now, or is not to ask; the memories have `found` tokens."""
+        self.found[request] = found
         self._due.pop(request, None)
 
     def take(self, waiting: Sequence[Request], number: int) -> list[tuple[Request, int | None]]:
         """Pass `number` begins: the requests that ask again, in order; others that entered are forgotten."""
-        self._passed = number
+        self._passed, self.lost = number, False
         if not self._due:
             return []
         self._due = {request: self._due[request] for request in waiting[1:] if request in self._due}

@@ -50,24 +50,23 @@ class Fetch:
         Text of the whole prompt.
     tokens : int
         Tokens asked for.
-    pages, read : int
-        Pages to read, 0 until the answer is known; and pages read so far.
-    known_ps, stopped_ps, waits_until_ps, since_ps : int or None
-        When the answer comes; when it was no longer wanted; how long its request waits, and since when.
+    pages, read, unread : int
+        Pages to read, 0 until the answer is known; those read so far; those it stopped before.
+    known_ps, stopped_ps, since_ps : int or None
+        When the answer comes; when it was no longer wanted; since when its request waits.
     """
 
     __slots__ = (
-        *("anchor", "known_ps", "pages", "read", "since_ps", "start", "stopped_ps", "text", "tokens"),
-        *("wanted", "waits_until_ps"),
+        *("anchor", "known_ps", "pages", "read", "request", "since_ps", "start", "stopped_ps", "text"),
+        *("tokens", "unread", "wanted"),
     )
 
-    def __init__(self, anchor: Node, start: int, text: list[Run], tokens: int, known_ps: int) -> None:
-        self.anchor, self.start, self.text, self.tokens = anchor, start, text, tokens
-        self.known_ps = known_ps
+    def __init__(self, request: Request, anchor: Node, start: int, text: list[Run], tokens: int) -> None:
+        self.request, self.anchor, self.start, self.text, self.tokens = request, anchor, start, text, tokens
+        self.known_ps = 0
         self.wanted: list[Piece] = []
-        self.pages = self.read = 0
+        self.pages = self.read = self.unread = 0
         self.stopped_ps: int | None = None
-        self.waits_until_ps: int | None = None
         self.since_ps: int | None = None
 
 
@@ -121,6 +120,41 @@ class Reader:
         )
 
 
+class StopPolicy:
+    """When a request that could enter no longer waits for its fetch.
+
+    Parameters
+    ----------
+    name : str
+
+    Attributes
+    ----------
+    until_ps : dict of int
+        Request -> how long it waits in all, from its first wait on.
+    over : set of Request
+        Those whose wait has timed out.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.until_ps: dict[Request, int] = {}
+        self.over: set[Request] = set()
+
+    def forget(self, request: Request) -> None:
+        """It comes, or comes back."""
+        self.until_ps.pop(request, None)
+        self.over.discard(request)
+
+    def waits(self, request: Request, tokens: int, now_ps: int) -> bool:
+        """Whether a request that could enter waits for the `tokens` tokens that it asked for."""
+        if self.name != "timeout":
+            return self.name == "wait_complete"
+        until_ps = self.until_ps.setdefault(request, now_ps + PS_PER_S + tokens * PS_PER_S // 4096)
+        if now_ps > until_ps:
+            self.over.add(request)
+        return now_ps <= until_ps
+
+
 class NoStorage:
     """Nothing below the host."""
 
@@ -155,8 +189,7 @@ class Storage(NoStorage):
         The server's queue.
     store : Secondary
         Its contents; its link's blocks are pages, of all GPUs together.
-    policy : str
-        When a request that could enter no longer waits.
+    stop : StopPolicy
     least : int
         Tokens below which nothing is asked for or read.
     retries : Retries
@@ -170,25 +203,20 @@ class Storage(NoStorage):
         cached: SglangCached,
         tree: HostTree,
         store: Secondary,
-        policy: str,
+        stop: StopPolicy,
         least: int,
         retries: Retries,
         totals: TierTotals,
     ) -> None:
         self.server, self.waiting = server, waiting
         self.cached, self.tree, self._store = cached, tree, store
-        self.policy, self.least, self.retries, self.totals = policy, least, retries, totals
-        self.page = tree.page_size
-        self._texts = Texts(self.page)
+        self.stop, self.least, self.retries, self.totals = stop, least, retries, totals
+        self._texts = Texts(tree.page_size)
         self._reader = Reader(store)
         server.memory.links.append(store)
         self._met = 0
         self._fetches: dict[Request, Fetch] = {}
-        self._stopped: dict[Fetch, int] = {}  # room on the host that each still has
         self._writes: deque[tuple[int, Node, int]] = deque()
-        self._asked_for = 0  # tokens
-        self._deadline_ps: dict[Request, int] = {}  # how long each waits in all, from its first wait on
-        self._lost = False  # whether a request asked again in this pass instead of entering
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -202,8 +230,8 @@ class Storage(NoStorage):
             self._writes.append((ends_ps, node, start))
 
     def _pieces(self, text: list[Run], first: int, end: int) -> list[Piece]:
-        keys = self._texts.keys(tuple(_joined(cut(text, 0, end))))
-        return list(pieces(keys, first // self.page, end // self.page))
+        keys, page = self._texts.keys(tuple(_joined(cut(text, 0, end)))), self.tree.page_size
+        return list(pieces(keys, first // page, end // page))
 
     # -- fetching -----------------------------------------------------------------------------
 
@@ -215,10 +243,10 @@ class Storage(NoStorage):
                     text_of(request.content, request.own, request.prompt_tokens), 0, request.prompt_tokens
                 )
                 self._store.policy.meet(
-                    Chain(list(keys_of(prompt)), self.page, 0, self.server.now_ps // 10**9)
+                    Chain(list(keys_of(prompt)), self.tree.page_size, 0, self.server.now_ps // 10**9)
                 )
             self.retries.forget(request)
-            self._deadline_ps.pop(request, None)
+            self.stop.forget(request)
             self._ask(request)
         self._met = self.waiting.number
 
@@ -229,24 +257,22 @@ class Storage(NoStorage):
 
     def _ask(self, request: Request, hit_end: int | None = None) -> None:
         """Ask for the rest of a prompt; up to `hit_end` it is known to be there, and nothing is looked up."""
-        tree, most, retries = self.tree, request.known_tokens - 1, self.retries
+        tree, most = self.tree, request.known_tokens - 1
         match = self.cached.look(request.content, request.own, most)
         anchor = match.below
-        retries.found[request] = anchor.end
-        retries.cancel(request)
+        self.retries.asks(request, anchor.end)
         known = hit_end is not None and anchor.end < hit_end <= most
-        tokens = ((hit_end if known and hit_end else most) - anchor.end) // self.page * self.page
-        if request in retries.over or tokens < self.least or not anchor.on_host:
+        tokens = (hit_end if known and hit_end else most) - anchor.end
+        tokens -= tokens % tree.page_size
+        if request in self.stop.over or tokens < self.least or not anchor.on_host:
             return
-        if self._asked_for * 2 >= tree.capacity:
-            retries.missed(request, self._pass, hit_end)
+        if sum([fetch.tokens for fetch in self._fetches.values()]) * 2 >= tree.capacity:
+            self.retries.missed(request, self._pass, hit_end)
             return
         text = text_of(request.content, request.own, most)
-        known_ps = self.server.now_ps + (0 if known else self._reader.way.latency_ps)
-        fetch = Fetch(anchor, tree.hold_on_host(anchor), text, tokens, known_ps)
-        fetch.waits_until_ps = self._deadline_ps.get(request)
+        fetch = Fetch(request, anchor, tree.hold_on_host(anchor), text, tokens)
+        fetch.known_ps = self.server.now_ps + (0 if known else self._reader.way.latency_ps)
         fetch.wanted = self._pieces(text, anchor.end, anchor.end + tokens)
-        self._asked_for += tokens
         self._fetches[request] = fetch
         if self.server.events:
             self.server.events.asks(request, self.server.now_ps, self.server.steps, tokens)
@@ -255,60 +281,56 @@ class Storage(NoStorage):
         """Reads, writes and answers that ended by now are known."""
         now_ps, tree = self.server.now_ps, self.tree
         for fetch in self._reader.advance(now_ps):
-            tree.room += self._stopped.pop(fetch, 0)
-            request = next((one for one, each in self._fetches.items() if each is fetch), None)
-            if request is not None:
-                self._receive(request)
-        for request, fetch in list(self._fetches.items()):
+            if fetch.stopped_ps is None:
+                self._receive(fetch)
+            tree.room += fetch.unread * tree.page_size
+        for fetch in list(self._fetches.values()):
             if not fetch.pages and fetch.known_ps <= now_ps:
-                self._begin(request, fetch)
+                self._begin(fetch)
         while self._writes and self._writes[0][0] <= now_ps:
             _, node, start = self._writes.popleft()
             tree.let_go(node, start)
-        self._lost = False
         for request, hit_end in self.retries.take(list(self.waiting), self._pass):
             self.retries.count(request)
             self._ask(request, hit_end)
 
-    def _begin(self, request: Request, fetch: Fetch) -> None:
+    def _begin(self, fetch: Fetch) -> None:
         """The answer is known: make room on the host, and begin to read."""
         tree, now_ps = self.tree, self.server.now_ps
         there = self._store.has(fetch.wanted, fetch.known_ps)
-        stored = tokens = size(there) * self.page
+        stored = tokens = size(there) * tree.page_size
         if tokens >= self.least and tokens > tree.room:
             tree.evict_host(tokens)
         tokens = min(tokens, tree.room)
         if tokens < self.least:
             known = fetch.anchor.end + stored if stored >= self.least else None
-            self._forget(request, 0)
-            self.retries.missed(request, self._pass, known)
+            self._forget(fetch, 0)
+            self.retries.missed(fetch.request, self._pass, known)
             return
         tree.room -= tokens
-        fetch.pages = tokens // self.page
+        fetch.pages = tokens // tree.page_size
         fetch.wanted = before(there, fetch.pages)
         self._store.use(self.server, fetch.wanted)
         self._reader.put(fetch, now_ps)
 
-    def _receive(self, request: Request) -> None:
+    def _receive(self, fetch: Fetch) -> None:
         """What was read so far goes to the host; the room for the rest is free when the read is over."""
-        fetch, tree = self._fetches[request], self.tree
-        read = fetch.read * self.page
-        if fetch.stopped_ps is not None:
-            self._stopped[fetch] = (fetch.pages - fetch.read) * self.page
+        tree, read = self.tree, fetch.read * self.tree.page_size
+        fetch.unread = fetch.pages - fetch.read
         there = tree.insert_below(fetch.anchor, fetch.text, read) if read else 0
         self.totals.promoted_tokens += read - there
         self.totals.promoted_bytes += fetch.read * self._store.link.block_bytes
-        self._forget(request, read)
+        self._forget(fetch, read)
 
-    def _forget(self, request: Request, read: int) -> None:
-        """Its fetch is over, with `read` tokens."""
-        fetch, server = self._fetches.pop(request), self.server
+    def _forget(self, fetch: Fetch, read: int) -> None:
+        """A fetch is over, with `read` tokens."""
+        server = self.server
+        del self._fetches[fetch.request]
         if fetch.since_ps is not None:
             self.totals.waited_requests += 1
             self.totals.waited_ps += server.now_ps - fetch.since_ps
         if server.events:
-            server.events.fetched(request, server.now_ps, server.steps, read)
-        self._asked_for -= fetch.tokens
+            server.events.fetched(fetch.request, server.now_ps, server.steps, read)
         self.tree.let_go(fetch.anchor, fetch.start)
 
     def ready(self, request: Request) -> bool:
@@ -316,40 +338,29 @@ class Storage(NoStorage):
         fetch, now_ps = self._fetches.get(request), self.server.now_ps
         if fetch is None:
             return not self._lost_what_it_found(request)
-        if self.policy == "timeout" and fetch.waits_until_ps is None:
-            fetch.waits_until_ps = now_ps + PS_PER_S + fetch.tokens * PS_PER_S // 4096
-            self._deadline_ps[request] = fetch.waits_until_ps
-        waits_until_ps = fetch.waits_until_ps
-        if self.policy != "best_effort" and (waits_until_ps is None or now_ps <= waits_until_ps):
+        if self.stop.waits(request, fetch.tokens, now_ps):
             if fetch.since_ps is None:
                 fetch.since_ps = now_ps
             return False
         fetch.stopped_ps = now_ps
-        if self.policy == "timeout":
-            self.retries.over.add(request)
         if fetch.pages:
-            self._receive(request)
+            self._receive(fetch)
         else:
-            self._forget(request, 0)
-            if self.policy == "best_effort":
+            self._forget(fetch, 0)
+            if request not in self.stop.over:
                 self.retries.missed(request, self._pass)
         return not self._lost_what_it_found(request)
 
     def _lost_what_it_found(self, request: Request) -> bool:
         """Whether the memories have less of it than when it asked; then it asks again, and enters later."""
-        found, most = self.retries.found.get(request, 0), request.known_tokens - 1
-        if not found:
+        if not self.retries.found.get(request):
             return False
+        most = request.known_tokens - 1
         here = self.tree.reach(text_of(request.content, request.own, most), most)
-        if here >= found:
-            return False
-        if not self.retries.may(request):
-            self.retries.found[request] = here
-            return False
-        self.retries.count(request)
-        self._ask(request)
-        self._lost = True
-        return True
+        loses = self.retries.loses(request, here)
+        if loses:
+            self._ask(request)
+        return loses
 
     def passes_left(self) -> int:
         """Passes of the scheduler until a request asks again; 0: none does."""
@@ -357,12 +368,11 @@ class Storage(NoStorage):
 
     def next_ps(self) -> int | None:
         """When something ends next; None: never."""
-        if self._lost:
-            return self.server.now_ps
-        fetches, now_ps = self._fetches.values(), self.server.now_ps
-        ends = [fetch.known_ps for fetch in fetches if not fetch.pages]
-        waits = [fetch.waits_until_ps for fetch in fetches if fetch.waits_until_ps is not None]
-        ends += [until_ps + 1 for until_ps in waits if until_ps >= now_ps]
+        now_ps, until_ps = self.server.now_ps, self.stop.until_ps
+        if self.retries.lost:
+            return now_ps
+        ends = [fetch.known_ps for fetch in self._fetches.values() if not fetch.pages]
+        ends += [until_ps[each] + 1 for each in self._fetches if until_ps.get(each, -1) >= now_ps]
         ends += [self._writes[0][0]] if self._writes else []
         reads_ps = self._reader.next_ps()
         return min(ends if reads_ps is None else [*ends, reads_ps], default=None)
