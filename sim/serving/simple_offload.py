@@ -11,6 +11,8 @@ earlier jobs.
 Follows vLLM 0.33.0.
 """
 
+from kvsim.allocators.prefix_pool import PrefixPool
+from kvsim.allocators.spans import Span
 from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.offload import whole_text
@@ -52,6 +54,57 @@ class Parts(Job):
 NOBODY = User(Request(-1, 1, 1), -1, [])
 
 
+class Cursor:
+    """Walks over the GPU's free blocks ahead of those that are taken, and finds what a lazy pool stores.
+
+    Parameters
+    ----------
+    pool, second : PrefixPool, SecondPool
+        The GPU's blocks, and those in host memory.
+    blocks : int
+        Free blocks of the GPU that a step examines.
+
+    Attributes
+    ----------
+    at : (int, int)
+        The last free block that was looked at, and its key, or -1 if it has none.
+    alone : int
+        Blocks that it has found since there were requests.
+    """
+
+    def __init__(self, pool: PrefixPool, second: SecondPool, blocks: int) -> None:
+        self.pool, self.second, self.blocks = pool, second, blocks
+        self.at = NOWHERE
+        self.alone = 0
+
+    def find(self) -> Span | None:
+        """The span of its block; None: that is no longer free, and it starts again from the first."""
+        span = self.pool.span_of(*self.at) if self.at[0] >= 0 else None
+        if span is None:
+            self.at = NOWHERE
+        return span
+
+    def advance(self, span: Span | None, room: int) -> list[tuple[int, int]]:
+        """Examine the next blocks; returns those that the second pool lacks, up to `room`, and their keys."""
+        found: list[tuple[int, int]] = []
+        ahead = self.blocks
+        for row, first in self.pool.rows_behind(self.at[0], span):
+            at = max(0, len(row) - ahead)
+            ahead -= len(row) - at
+            key = self.pool.key_of(row[at]) if first is None else first + at
+            self.at = row[at], key
+            unknown = self.second.misses(key, len(row) - at) if key >= 0 else []
+            if len(unknown) >= room - len(found):
+                del unknown[room - len(found) :]
+                ahead, at = 0, unknown[-1] - key + at
+                self.at = row[at], unknown[-1]
+            found += [(row[at + each - self.at[1]], each) for each in unknown]
+            if not ahead:
+                break
+        self.alone += len(found)
+        return found
+
+
 class SimpleOffload(Connector):
     """Stores in a second pool what a server computes.
 
@@ -60,7 +113,7 @@ class SimpleOffload(Connector):
     second : SecondPool
         The blocks in host memory.
     lazy_blocks : int
-        Free blocks of the GPU that a step examines; 0: eager.
+        Free blocks of the GPU that the cursor examines in a step; 0: eager.
     block_bytes : int
         Bytes per block, on all GPUs together.
 
@@ -68,8 +121,6 @@ class SimpleOffload(Connector):
     ----------
     pins : dict of list of int
         By user's number: host blocks that its look-up found, and that it has not begun to load.
-    cursor : (int, int)
-        The last free block that was looked at, and its key, or -1 if it has none.
     storing : set of int
         Blocks of the GPU that are being stored.
     left : list
@@ -87,23 +138,20 @@ class SimpleOffload(Connector):
     ) -> None:
         super().__init__(server, transfers, late)
         assert self.allocator.prefixes is not None
-        self.second, self.lazy_blocks, self.block_bytes = second, lazy_blocks, block_bytes
+        self.second, self.block_bytes = second, block_bytes
+        self.prefixes = self.allocator.prefixes
+        self.cursor = Cursor(self.prefixes.pool, second, lazy_blocks) if lazy_blocks else None
         if lazy_blocks:
             server.wakes.in_circles = IN_CIRCLES
-        self.prefixes = self.allocator.prefixes
         self.users: dict[int, User] = {}
         self.pins: dict[int, list[int]] = {}
-        self.cursor = NOWHERE
         self.storing: set[int] = set()
         self.left: list[tuple[int, int, int]] = []
         self._loads: list[tuple[User, list[int], list[int], list[int]]] = []  # of this decision
         self._before: dict[int, int] = {}  # by sequence that ran before this decision: its computed tokens
         self._started: dict[int, int] = {}  # by number of users that asked: what they begin with
-        self._known = 0  # sequences before this decision
-        self._alone = 0  # blocks that were stored while there were no requests
         self._anybody_left = False  # since the last decision
-        self._jobs = 0
-        self._events = {True: 0, False: 0}
+        self._jobs = {True: 0, False: 0}  # so far: loads, stores
         self.totals = TierTotals(second.blocks * block_bytes)
         server.totals.tier, server.memory.below = self.totals, self.below
 
@@ -177,10 +225,7 @@ class SimpleOffload(Connector):
         server, now_ps = self.server, self.server.now_ps
         self._count()
         self.settle(server.wakes.before_ps if self.late else now_ps)
-        self._before = {
-            seq: request.computed for seq, request in server.running.items() if request.state != State.DECODE
-        }
-        self._known = server.memory.admissions
+        self._before = {seq: request.computed for seq, request in server.running.items()}
 
     def _count(self) -> None:
         """Count what was held until now."""
@@ -192,7 +237,7 @@ class SimpleOffload(Connector):
         if step.preemptions:
             self._flush()
         stores: list[tuple[int, int, int]] = []
-        holds_for = self._lazy(stores) if self.lazy_blocks else self._eager(stores)
+        holds_for = self._eager(stores) if self.cursor is None else self._lazy(self.cursor, stores)
         if self._loads:
             job = self._job(True, [user for user, _, _, _ in self._loads])
             for _, chunks, blocks, keys in self._loads:
@@ -205,10 +250,7 @@ class SimpleOffload(Connector):
         self.left.clear()
         if stores:
             job = self._job(False, [])
-            for block, key, there in stores:
-                job.blocks.append(block)
-                job.keys.append(key)
-                job.chunks.append(there)
+            job.blocks, job.keys, job.chunks = map(list, zip(*stores, strict=True))
             self._begin(job)
         if holds_for < FOREVER:
             server.hold_for(holds_for)
@@ -217,9 +259,9 @@ class SimpleOffload(Connector):
         """No request is left, and no transfer is under way."""
 
     def _job(self, loads: bool, users: list[User]) -> Parts:
-        self._jobs += 1
-        self._events[loads] += 1
-        return Parts(self._jobs - 1, self._events[loads] - 1, loads, users)
+        job = Parts(sum(self._jobs.values()), self._jobs[loads], loads, users)
+        self._jobs[loads] += 1
+        return job
 
     def _begin(self, job: Parts) -> None:
         moved = len(job.blocks) * self.block_bytes
@@ -241,24 +283,23 @@ class SimpleOffload(Connector):
 
     def _eager(self, stores: list[tuple[int, int, int]]) -> int:
         """Store what was computed before this step; returns the steps for which nothing follows."""
-        server, holds_for = self.server, FOREVER
+        server, before, holds_for = self.server, self._before, FOREVER
         chunks = {request.seq for request in server.step.chunks}
         first: list[Request] = []
         resumed: list[Request] = []
         running: list[Request] = []
         for seq, request in server.running.items():
             if seq in chunks or request.state == State.DECODE:
-                new = seq >= self._known
-                (running if not new else resumed if request.preemptions else first).append(request)
+                (running if seq in before else resumed if request.preemptions else first).append(request)
         for request in first + resumed + running:
             user, seq = self.user(request), request.seq
-            if seq >= self._known:
+            if seq not in before:
                 user.offered = 0
             if request.state == State.DECODE:
                 tokens = self._decoded(request)
                 holds_for = min(holds_for, self.size - tokens % self.size)
             else:
-                tokens = self._before[seq] if seq < self._known else self._started[request.own]
+                tokens = before[seq] if seq in before else self._started[request.own]
                 holds_for = 1
             stop = tokens // self.size
             if stop > user.offered and not self._select(user, stop, self.allocator.block_table(seq), stores):
@@ -301,39 +342,22 @@ class SimpleOffload(Connector):
         self.storing.update(blocks)
         stores += zip(blocks, keys, there, strict=True)
 
-    def _lazy(self, stores: list[tuple[int, int, int]]) -> int:
+    def _lazy(self, cursor: Cursor, stores: list[tuple[int, int, int]]) -> int:
         """Store what the cursor reaches; returns the steps for which nothing follows."""
-        room, pool = self.second.free, self.prefixes.pool
-        span = pool.span_of(*self.cursor) if self.cursor[0] >= 0 else None
-        if span is None:
-            self.cursor = NOWHERE
+        span, pool = cursor.find(), cursor.pool
         left, self._anybody_left = self._anybody_left, False
-        if not (left or self._anybody() or self.transfers.under_way):
+        anybody, room = self._anybody(), self.second.free
+        if not (left or anybody or self.transfers.under_way):
             return FOREVER  # the last store ended, and the engine has nothing to do
         if not room:
             return 1
-        if self._anybody():
-            self._alone = 0
-        elif self._alone > self.second.blocks + pool.free:
+        if anybody:
+            cursor.alone = 0
+        elif cursor.alone > self.second.blocks + pool.free:
             return FOREVER  # the engine would copy round and round, for no request
-        chosen: list[tuple[int, int]] = []
-        ahead = self.lazy_blocks
-        for row, first in pool.rows_behind(self.cursor[0], span):
-            at = max(0, len(row) - ahead)
-            ahead -= len(row) - at
-            key = pool.key_of(row[at]) if first is None else first + at
-            self.cursor = row[at], key
-            unknown = self.second.misses(key, len(row) - at) if key >= 0 else []
-            if len(unknown) >= room - len(chosen):
-                del unknown[room - len(chosen) :]
-                ahead, at = 0, unknown[-1] - key + at
-                self.cursor = row[at], unknown[-1]
-            chosen += [(row[at + each - self.cursor[1]], each) for each in unknown]
-            if not ahead:
-                break
-        self._take(chosen, stores)
-        self._alone += len(chosen)
-        at_end = not pool.free or (self.cursor[0] == pool.last_queued and not chosen)
+        found = cursor.advance(span, room)
+        self._take(found, stores)
+        at_end = not pool.free or (cursor.at[0] == pool.last_queued and not found)
         return FOREVER if at_end else 1
 
     # -- leaving ------------------------------------------------------------------------------
@@ -363,7 +387,7 @@ class SimpleOffload(Connector):
         self._started.pop(user.number, None)
         self.server.wakes.works = True
         user.finished = self._anybody_left = True
-        if not self.lazy_blocks:
+        if self.cursor is None:
             self._select(user, min(tokens // self.size, len(table)), table, self.left)
 
     # -- the end of transfers -----------------------------------------------------------------

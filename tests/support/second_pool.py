@@ -120,7 +120,7 @@ class NotedSecond(Noted):
         pins = self.simple.pins.items()
         users = {user.number: user for user in self.simple.users.values()}
         self.step["pins"] = [[self.ids[users[own].request.index], len(found)] for own, found in pins]
-        cursor = self.simple.cursor[0]
+        cursor = self.simple.cursor.at[0] if self.simple.cursor else -1
         self.step["cursor"] = cursor + FIRST_BLOCK if cursor >= 0 else None
         self.step["flush"] = int(bool(self.server.step.preemptions))
         self.decided = "run" not in self.step
