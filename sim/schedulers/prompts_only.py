@@ -16,14 +16,14 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.schedulers.vllm_v1 import InTurn, VllmV1
 from kvsim.sim.serving.batch import Batch
-from kvsim.sim.serving.held import HoldingServer, Lease
+from kvsim.sim.serving.held import HoldingServer, Leases
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pulling import Prompts, Pulls
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.workload import PS_PER_S
 
-LEASE: Final = Lease(30 * PS_PER_S, 30 * PS_PER_S)
+LEASE_PS: Final = 30 * PS_PER_S
 
 
 class PromptsOnly(VllmV1):
@@ -37,7 +37,8 @@ class PromptsOnly(VllmV1):
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server that keeps the prompts it has computed."""
         rules = Rules(bound, known_late=self.asynchronous)
-        self._server = server = HoldingServer(Batch(KvMemory(allocator)), rules, LEASE, _nobody)
+        batch, leases = Batch(KvMemory(allocator)), Leases(LEASE_PS, LEASE_PS)
+        self._server = server = HoldingServer(batch, rules, leases, _nobody)
         server.hand_over = partial(self._hand_over.computed, server)
         server.waiting = Prompts(partial(self._hand_over.comes, server))
         self._steps = self.steps_of(server)
@@ -66,14 +67,14 @@ class PromptsOnly(VllmV1):
         super().schedule(server)
         if self.asynchronous:
             again = self._settle() or again
-        server.hold_until(server.now_ps if again else max(server.now_ps, self._server.next_word_ps()))
+        server.hold_until(server.now_ps if again else max(server.now_ps, self._server.leases.next_ps()))
 
     def _settle(self) -> bool:
         """Free what was reported in the previous step; returns whether there was anything."""
         server = self._server
         began_ps = max(self._began_ps, server.wakes.before_ps)
-        if any(deadline <= began_ps for deadline in server.deadlines_ps.values()):
-            server.heartbeat(server.held, began_ps)
+        if any(end_ps <= began_ps for end_ps in server.leases.ends_ps.values()):
+            server.leases.heartbeat(server.held, began_ps)
         read, _ = server.settle(began_ps)
         server.free_settled()
         return bool(read)

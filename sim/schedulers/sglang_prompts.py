@@ -18,8 +18,8 @@ from kvsim.sim.schedulers.sglang import Sglang
 from kvsim.sim.schedulers.sglang_budget import FixedAnswers
 from kvsim.sim.schedulers.sglang_lengths import AnswerLengths
 from kvsim.sim.serving.decision import NEVER_PS
-from kvsim.sim.serving.held import HoldingServer
-from kvsim.sim.serving.pushing import NO_LEASE, Bootstrap, Pushes
+from kvsim.sim.serving.held import HoldingServer, Leases
+from kvsim.sim.serving.pushing import Bootstrap, Pushes
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 
@@ -50,7 +50,8 @@ class SglangPrompts(Sglang):
         return self._prompts
 
     def _server_of(self, rules: Rules) -> Server:
-        self._server = server = HoldingServer(self._batch, rules, NO_LEASE, _nobody)
+        leases = Leases(NEVER_PS, 0)  # it sends by itself, so it knows when it is done
+        self._server = server = HoldingServer(self._batch, rules, leases, _nobody)
         server.hand_over = partial(self._hand_over.computed, server)
         server.waiting = self._prompts
         server.wakes.beside = server.wakes.polls = server.wakes.outside = True
@@ -87,7 +88,7 @@ class SglangPrompts(Sglang):
         queue.take(max(0, BUFFERS * self.config.max_num_seqs - len(held.held) - len(queue.ready())))
         self._batch.full.now = False
         super().schedule(server)
-        if (next_ps := held.next_word_ps()) < NEVER_PS:
+        if (next_ps := held.leases.next_ps()) < NEVER_PS:
             server.hold_until(next_ps)
 
     def _seated(self, server: Server) -> int:

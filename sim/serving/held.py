@@ -10,7 +10,6 @@ Follows vLLM 0.33.0 (pull mode). Where prompts are pushed, they are "read" when 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import ClassVar
 
@@ -23,14 +22,67 @@ from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 
 
-@dataclass(frozen=True)
-class Lease:
-    """How long blocks are held without a message from the decode side."""
+class Leases:
+    """Until when prompts are held, and the messages about them from the decode side.
 
-    first_ps: int
-    """from the finish"""
-    more_ps: int
-    """from a heartbeat"""
+    Parameters
+    ----------
+    first_ps, more_ps : int
+        How long a prompt is held without a message: from its finish, and from a heartbeat.
+
+    Attributes
+    ----------
+    ends_ps : dict of int
+        By name, until when each prompt is held.
+    """
+
+    def __init__(self, first_ps: int, more_ps: int) -> None:
+        self.first_ps, self.more_ps = first_ps, more_ps
+        self.ends_ps: dict[int, int] = {}
+        self._told: list[tuple[int, bool, int]] = []  # (when the message arrives, was it read?, name)
+        self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
+
+    def begin(self, name: int, now_ps: int) -> None:
+        """A prompt is computed."""
+        self.ends_ps[name] = now_ps + self.first_ps
+
+    def rename(self, name: int, new: int) -> None:
+        """A prompt has another name from now on; messages about the old one are void."""
+        self.ends_ps[new] = self.ends_ps.pop(name)
+        self._told = [each for each in self._told if each[2] != name]
+
+    def let_go(self, name: int, at_ps: int, read: bool) -> None:
+        """A prompt was read, or will not be: the message arrives at `at_ps`."""
+        self._told.append((at_ps, read, name))
+
+    def heartbeat(self, names: Iterable[int], at_ps: int) -> None:
+        """These prompts are still wanted."""
+        self._heartbeats.append((at_ps, tuple(names)))
+
+    def settle(self, began_ps: int) -> tuple[list[int], list[int]]:
+        """What arrived by `began_ps` is known: names read by then, and names whose lease had expired."""
+        ends_ps = self.ends_ps
+        for at_ps, names in [each for each in self._heartbeats if each[0] <= began_ps]:
+            self._heartbeats.remove((at_ps, names))
+            for name in names:
+                if name in ends_ps:
+                    ends_ps[name] = max(ends_ps[name], began_ps + self.more_ps)
+        seen = [each for each in self._told if each[0] <= began_ps]
+        for each in seen:
+            self._told.remove(each)
+        seen.sort(key=itemgetter(0, 1))
+        read = [name for _, _, name in seen if name in ends_ps]
+        for name in read:
+            del ends_ps[name]
+        expired = [name for name, end_ps in ends_ps.items() if end_ps <= began_ps]
+        for name in expired:
+            del ends_ps[name]
+        return read, expired
+
+    def next_ps(self) -> int:
+        """When the next message arrives, or the next lease without a message ends."""
+        told = [at_ps for at_ps, _, _ in self._told]
+        return min(told + list(self.ends_ps.values()), default=NEVER_PS)
 
 
 class HoldingServer(Server):
@@ -38,6 +90,8 @@ class HoldingServer(Server):
 
     Parameters
     ----------
+    leases : Leases
+        Until when each prompt is held.
     hand_over : callable
         Called with a request whose prompt is computed, and the blocks that hold it.
 
@@ -47,8 +101,6 @@ class HoldingServer(Server):
         Names (`own`) of requests that it answers itself: it is in the mixed pool (mixed_pool.py).
     held : dict of Request
         By name, in the order in which they finished.
-    deadlines_ps : dict of int
-        Until when each is held.
     freed : list of (int, int, int)
         Blocks that were freed: the row, when its prompt was computed, and when they were freed.
     peak_held : int
@@ -61,19 +113,15 @@ class HoldingServer(Server):
         self,
         batch: Batch,
         rules: Rules,
-        lease: Lease,
+        leases: Leases,
         hand_over: Callable[[Request, tuple[int, ...]], None],
     ) -> None:
         super().__init__(batch, rules)
-        self.hand_over = hand_over
+        self.leases, self.hand_over = leases, hand_over
         assert isinstance(batch.allocator, Paged | SglangCached)
         self._tables = batch.allocator
-        self.lease = lease
         self.answers: set[int] = set()
         self.held: dict[int, Request] = {}
-        self.deadlines_ps: dict[int, int] = {}
-        self._told: list[tuple[int, bool, int]] = []  # (when the message arrives, was it read?, name)
-        self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
         self.freed: list[tuple[int, int, int]] = []
         self.peak_held = 0
         self._holders: dict[int, int] = {}  # held block -> how many of `held` have it
@@ -81,12 +129,6 @@ class HoldingServer(Server):
         self._since_ps: dict[int, int] = {}
         self._orphans = 0
         self._leaving: list[Request] = []  # seen to be read or expired in the current step
-
-    # -- messages from the decode side-----------------------------------------------------------
-
-    def let_go(self, name: int, at_ps: int, read: bool) -> None:
-        """The blocks of a request were read, or will not be: the message arrives at `at_ps`."""
-        self._told.append((at_ps, read, name))
 
     def forget(self, name: int, at_ps: int) -> bool:
         """The reader of a request is gone at `at_ps`: its name may come again, for another prompt.
@@ -97,16 +139,9 @@ class HoldingServer(Server):
             return False
         self._orphans -= 1  # its name from now on
         self.held[self._orphans] = self.held.pop(name)
-        self.deadlines_ps[self._orphans] = self.deadlines_ps.pop(name)
-        self._told = [each for each in self._told if each[2] != name]
-        self.let_go(self._orphans, at_ps, False)
+        self.leases.rename(name, self._orphans)
+        self.leases.let_go(self._orphans, at_ps, False)
         return True
-
-    def heartbeat(self, names: Iterable[int], at_ps: int) -> None:
-        """The blocks of these requests are still wanted."""
-        self._heartbeats.append((at_ps, tuple(names)))
-
-    # -- holding ------------------------------------------------------------------------------
 
     def finish(self, request: Request) -> None:
         """A prompt is computed: keep its blocks, and hand them over, unless it was answered here."""
@@ -120,7 +155,7 @@ class HoldingServer(Server):
         self.batch.loading[request.seq] = request
         self.memory.prefill_held += request.computed
         self.held[request.own] = request
-        self.deadlines_ps[request.own] = self.now_ps + self.lease.first_ps
+        self.leases.begin(request.own, self.now_ps)
         self._since_ps[request.seq] = self.now_ps
         blocks = self._blocks(request)
         for block in blocks:
@@ -152,21 +187,7 @@ class HoldingServer(Server):
 
     def settle(self, began_ps: int) -> tuple[list[int], list[int]]:
         """A step that began at `began_ps` is over: names read by then, and names whose lease had expired."""
-        for at_ps, names in [each for each in self._heartbeats if each[0] <= began_ps]:
-            self._heartbeats.remove((at_ps, names))
-            for name in names:
-                if name in self.deadlines_ps:
-                    self.deadlines_ps[name] = max(self.deadlines_ps[name], began_ps + self.lease.more_ps)
-        seen = [each for each in self._told if each[0] <= began_ps]
-        for each in seen:
-            self._told.remove(each)
-        seen.sort(key=itemgetter(0, 1))
-        read = [name for _, _, name in seen if name in self.deadlines_ps]
-        for name in read:
-            del self.deadlines_ps[name]
-        expired = [name for name, deadline_ps in self.deadlines_ps.items() if deadline_ps <= began_ps]
-        for name in expired:
-            del self.deadlines_ps[name]
+        read, expired = self.leases.settle(began_ps)
         self._leaving += [self.held.pop(name) for name in read + expired]
         return read, expired
 
@@ -183,11 +204,6 @@ class HoldingServer(Server):
             self.memory.prefill_held -= request.computed
             self.memory.free(request)
         self._leaving.clear()
-
-    def next_word_ps(self) -> int:
-        """When the next message arrives, or the next lease without a message ends."""
-        told = [at_ps for at_ps, _, _ in self._told]
-        return min(told + list(self.deadlines_ps.values()), default=NEVER_PS)
 
     def _preempt_departed(self, request: Request) -> None:
         """Its token in flight is dropped: the prompt is computed again, unless it was answered here."""

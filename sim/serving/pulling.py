@@ -196,7 +196,7 @@ class Pulls(HandOver):
         """At `at_ps` a decode server has read what was held for a request, or it never will."""
         del self.whole[name]
         server = self._prompt_at.pop(name)
-        server.let_go(name, at_ps, read)
+        server.leases.let_go(name, at_ps, read)
         self._of[id(server)].arrived()
 
     # -- servers that die and come back -------------------------------------------------------

@@ -14,15 +14,14 @@ prefill.py, `DecodePreallocQueue` and `DecodeTransferQueue` in decode.py.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Final, Protocol, overload
+from typing import Protocol, overload
 
 import numpy as np
 
 from kvsim.allocators.base import InvariantError
-from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.hand_over import HandOver, Read, prompt_of
-from kvsim.sim.serving.held import HoldingServer, Lease
+from kvsim.sim.serving.held import HoldingServer
 from kvsim.sim.serving.intake import NOT_NOW, Door
 from kvsim.sim.serving.link import Link
 from kvsim.sim.serving.receiving import ReceivingServer
@@ -31,9 +30,6 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.sglang_parts import WaitingList
 from kvsim.sim.workload import Int64Column
-
-NO_LEASE: Final = Lease(NEVER_PS, 0)
-"""The prefill server sends by itself, so it knows when it is done."""
 
 
 class Bootstrap(WaitingList):
@@ -222,7 +218,7 @@ class Pushes(HandOver):
         whole, sending = self._computed(prompt), self._sending.pop(prompt.own)
         ends_ps = self._send(server, sending, max(prompt.computed, sending.sent))
         self._reads.append((whole.index, sending.begun_ps, ends_ps))
-        server.let_go(prompt.own, ends_ps, True)
+        server.leases.let_go(prompt.own, ends_ps, True)
         replica = self._replicas[sending.decode]
         assert isinstance(replica.server, ReceivingServer)
         replica.server.arrives(whole, ends_ps)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import NEVER_PS
-from kvsim.sim.serving.held import HoldingServer, Lease
+from kvsim.sim.serving.held import HoldingServer, Leases
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.reading import Reads
@@ -182,9 +182,9 @@ class Prefill(Side):
     def new_server(self, old):
         config = self.case["config"]
         first_s = config["kv_lease_duration"] - (not self.late)  # kvsim's step has ended by then
-        lease = Lease(first_s * PS_PER_S, config["lease_extension"] * PS_PER_S)
+        leases = Leases(first_s * PS_PER_S, config["lease_extension"] * PS_PER_S)
         rules = Rules(old.rules.bound, "fcfs", known_late=self.late)
-        server = HoldingServer(Batch(KvMemory(old.allocator)), rules, lease, self.handing_over)
+        server = HoldingServer(Batch(KvMemory(old.allocator)), rules, leases, self.handing_over)
         self.scheduler.use(self.scheduler.steps_of(server))
         return server
 
@@ -208,7 +208,7 @@ class Prefill(Side):
         self.decide(at)
         if told:
             self.record["to_send"] = [
-                [name, self.server.deadlines_ps[self.rows[name]] / PS_PER_S] for name in told
+                [name, self.server.leases.ends_ps[self.rows[name]] / PS_PER_S] for name in told
             ]
         read, expired = self.server.settle((at - self.late) * PS_PER_S)
         for fact, names in (("sent", read), ("expired", expired)):
@@ -246,11 +246,11 @@ class Decode(Side):
         if not read:
             self.note("recv_start", [self.ids[row], [], self.blocks[row], [], 0])
             at_ps += PS_PER_S
-        self.prefill.server.let_go(row, at_ps, read)
+        self.prefill.server.leases.let_go(row, at_ps, read)
 
     def wanting(self, rows, now_ps):
         self.record["heartbeat"] = sorted(self.ids[row] for row in rows)
-        self.prefill.server.heartbeat(rows, now_ps + PS_PER_S)
+        self.prefill.server.leases.heartbeat(rows, now_ps + PS_PER_S)
 
     def _looking_up(self, inner, user, here):
         found = inner(user, here)
