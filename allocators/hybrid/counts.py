@@ -1,4 +1,4 @@
-"""What unlike layers hold, in slots: the tables of each sequence, each group, each kind of layers.
+"""What unlike layers hold, in slots: the tables of each sequence, each group, each kind of layers, and all.
 
     full     | a | b | c | d |      a table of 4 pages, all held
     window   | . | . | e | f |      a table of 4 pages: 2 held, 2 *expired* (freed behind the window)
@@ -10,6 +10,7 @@ finished sequence may hold its pages for a while: its tables are then *dead*, wi
 from collections.abc import Callable, Mapping, Sequence
 
 from kvsim.allocators.arena import Slots
+from kvsim.allocators.base import Allocator
 from kvsim.allocators.hybrid.memory import Memory
 from kvsim.allocators.hybrid.pool import NULL
 from kvsim.allocators.hybrid.tables import GroupTables
@@ -170,3 +171,60 @@ class KindCounts:
         kinds = len(self.kinds)
         used, tables, never, cached, idle = [counts[at * kinds : (at + 1) * kinds] for at in range(5)]
         return list(zip(used, tables, never, cached, idle, strict=True))
+
+
+class CountedGroups(Allocator):
+    """An allocator for groups of layers, as far as it counts what they hold.
+
+    Parameters
+    ----------
+    layers : sequence of str
+        The name of each group's layers.
+    memory : Memory
+        The pools, and where their pages lie.
+    tables : sequence of GroupTables
+        The block tables of each group.
+
+    Attributes
+    ----------
+    kinds : list of (str, int)
+        The kinds of layers, with the slots of a token in all layers of each.
+    """
+
+    def __init__(self, layers: Sequence[str], memory: Memory, tables: Sequence[GroupTables]) -> None:
+        super().__init__(memory.slots)
+        self.memory = memory
+        self.pools = memory.apart(layers)
+        self._states = [at for at, each in enumerate(tables) if each.of_state]
+        self._counts = TableCounts(tables, memory.sizes)
+        self._by_kind = KindCounts(layers, memory, self._counts)
+        self.slots_per_token, self.kinds = self._counts.slots_per_token, self._by_kind.kinds
+
+    def _recount(self) -> None:
+        """Take over the counts of pools and tables."""
+        memory, tables = self.memory, self._counts
+        used, states = memory.slots_of(memory.used_by), 0
+        for at in self._states:
+            states += memory.used_by[at] * memory.sizes[at]
+        self.used_slots, self.state_slots, self.cached_slots = used, states, memory.slots_of(memory.kept_by)
+        self.shared_tokens, self.expired_slots = tables.held - (used - states), tables.expired
+        if self.idles:
+            self.idle_slots = memory.slots_of(memory.idle_by)
+
+    def retire(self, seq: int) -> int:
+        """Count only what a finished sequence still holds: its tables lose what was freed."""
+        held = self._counts.retire(seq)
+        self.expired_slots = self._counts.expired
+        return held
+
+    def surplus(self, seq: int, tokens: int) -> int:
+        return self._counts.surplus(seq, tokens)
+
+    def logical_slots(self) -> int:
+        return self._counts.held + self.state_slots
+
+    def kind_counts(self, internal: Callable[[], int], finals: Finals) -> Callable[[], Sequence[int]]:
+        return lambda: self._by_kind.now(internal(), finals)
+
+    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
+        return self._by_kind.split(counts)

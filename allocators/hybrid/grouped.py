@@ -18,12 +18,11 @@ its tables may change, at the ends of blocks, windows and chunks; in between it 
 Nothing is promised: that takes a run without prefixes (uncached.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from kvsim.allocators.arena import Slots
-from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
+from kvsim.allocators.base import Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.hybrid.cache import Hit, HybridCache
-from kvsim.allocators.hybrid.counts import Finals, KindCounts, TableCounts
+from kvsim.allocators.hybrid.counts import CountedGroups
 from kvsim.allocators.hybrid.memory import Memory
 from kvsim.allocators.hybrid.regions import regions
 from kvsim.allocators.hybrid.specs import GroupSpec, specs
@@ -57,7 +56,7 @@ class Holding:
         return f"{self.tokens} tokens"
 
 
-class Grouped(Allocator):
+class Grouped(CountedGroups):
     """Groups of unlike layers over some memory.
 
     Parameters
@@ -78,8 +77,6 @@ class Grouped(Allocator):
         The block tables of all groups over the memory: what fits, hits, placing.
     late : bool
         Whether a step is decided before the last one has ended.
-    kinds : list of (str, int)
-        The kinds of layers, with the slots of a token in all layers of each.
     """
 
     windows = True
@@ -90,7 +87,6 @@ class Grouped(Allocator):
     keeps_groups = True
 
     def __init__(self, layers: Layers, memory: Memory, caching: bool, max_model_len: int) -> None:
-        super().__init__(memory.slots)
         self.groups = specs(layers)
         self.cache = HybridCache(
             memory,
@@ -101,15 +97,9 @@ class Grouped(Allocator):
             retention=layers.retention,
             match_tokens=layers.match_tokens,
         )
-        self.memory = memory
+        super().__init__([group.layers for group in self.groups], memory, self.cache.groups)
         self.caches, self.late = caching, layers.late
-        self._states = [at for at, group in enumerate(self.groups) if group.kind == "state"]
         self.ends_pieces = caching and bool(self._states)
-        names = [group.layers for group in self.groups]
-        self.pools = memory.apart(names)
-        self._counts = TableCounts(self.cache.groups, memory.sizes)
-        self._by_kind = KindCounts(names, memory, self._counts)
-        self.slots_per_token, self.kinds = self._counts.slots_per_token, self._by_kind.kinds
         self._held: Holdings[Holding] = Holdings()
         self._events = sorted({event for group in self.groups for event in self._events_of(group)})
         self._texts = Texts(self.cache.hash_size)
@@ -250,12 +240,6 @@ class Grouped(Allocator):
         self._counts.release(seq)
         self._recount()
 
-    def retire(self, seq: int) -> int:
-        """Count only what a finished sequence still holds: its tables lose what was freed."""
-        held = self._counts.retire(seq)
-        self.expired_slots = self._counts.expired
-        return held
-
     # -- keeping prefixes ---------------------------------------------------------------------
 
     def introduce(self, own: int, prompt_tokens: int) -> None:
@@ -292,30 +276,7 @@ class Grouped(Allocator):
         text = match.text if isinstance(match, HybridMatch) else self._held[seq].text
         return self.cache.piece(text, start, tokens, most_tokens=most)
 
-    # -- counting and looking: counts.py, regions.py ------------------------------------------
-
-    def _recount(self) -> None:
-        """Take over the counts of pools and tables."""
-        memory, tables = self.memory, self._counts
-        used, states = memory.slots_of(memory.used_by), 0
-        for at in self._states:
-            states += memory.used_by[at] * memory.sizes[at]
-        self.used_slots, self.state_slots, self.cached_slots = used, states, memory.slots_of(memory.kept_by)
-        self.shared_tokens, self.expired_slots = tables.held - (used - states), tables.expired
-        if self.idles:
-            self.idle_slots = memory.slots_of(memory.idle_by)
-
-    def surplus(self, seq: int, tokens: int) -> int:
-        return self._counts.surplus(seq, tokens)
-
-    def logical_slots(self) -> int:
-        return self._counts.held + self.state_slots
-
-    def kind_counts(self, internal: Callable[[], int], finals: Finals) -> Callable[[], Sequence[int]]:
-        return lambda: self._by_kind.now(internal(), finals)
-
-    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
-        return self._by_kind.split(counts)
+    # -- looking ------------------------------------------------------------------------------
 
     def block_tables(self, seq: int) -> list[list[int]]:
         """The pages of a sequence in each group, numbered from 1; 0 for freed ones."""

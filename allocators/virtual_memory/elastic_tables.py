@@ -7,18 +7,17 @@
 `ElasticBlocks` decides which block is allocated; this module has the table of each sequence, the pages'
 counts in slots, the thread that maps ahead after a step, and growth for many steps in one call.
 
-A slot is a grain of bytes that divides both a token and a page in every layer. If blocks do not divide a
-page, the one across its end is permanently lost (external; OPT-13B, blocks of 16: 12.8 in a page of 2 MiB).
+Slots are grains of bytes (mapped.py). If blocks do not divide a page, the one across its end is permanently
+lost (external; OPT-13B, blocks of 16: 12.8 in a page of 2 MiB).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import gcd
-from typing import ClassVar
 
 from kvsim.allocators.arena import as_regions
-from kvsim.allocators.base import Allocator, Holdings, Region
+from kvsim.allocators.base import Holdings, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.virtual_memory.elastic_blocks import ElasticBlocks
+from kvsim.allocators.virtual_memory.mapped import Bundle, Mapped
 from kvsim.allocators.virtual_memory.page_pool import PagePool
 
 PAGE_BYTES = 2 << 20
@@ -26,7 +25,7 @@ MAP_NS, UNMAP_NS = 69_000, 57_000
 """Nanoseconds per driver call for a page of 2 MiB: table 3 of arXiv 2405.04437."""
 
 
-class ElasticTables(Allocator):
+class ElasticTables(Mapped):
     """Blocks of `block_size` tokens in pages of 2 MiB, each allocated to one sequence.
 
     Parameters
@@ -38,34 +37,24 @@ class ElasticTables(Allocator):
     """
 
     pages = has_blocks = True
-    idles: ClassVar[bool] = True
-    windows: ClassVar[bool] = True  # a token may take several slots
 
     def __init__(self, capacity_slots: int, options: Options | None = None) -> None:
         model = options or Options()
-        cell = model.kv_heads * model.head_dim * model.dtype_bytes
-        tensors = max(1, model.token_bytes // cell)  # K and V of each layer
-        cell = model.token_bytes // tensors
-        bundle = tensors * PAGE_BYTES
-        count = capacity_slots * model.token_bytes // bundle
-        if model.block_size * cell > PAGE_BYTES:
+        bundle = Bundle.of(model, PAGE_BYTES)
+        count = capacity_slots * model.token_bytes // bundle.bytes
+        if model.block_size * bundle.cell > PAGE_BYTES:
             raise ValueError(
-                f"block_size must be at most {PAGE_BYTES // cell:,}, so that a block fits a page of 2 MiB, "
-                f"got {model.block_size:,}"
+                f"block_size must be at most {PAGE_BYTES // bundle.cell:,}, so that a block fits a page "
+                f"of 2 MiB, got {model.block_size:,}"
             )
         if not count:
             raise ValueError(
-                f"a page of {bundle:,} bytes ({tensors} times 2 MiB) must fit the memory, "
+                f"a page of {bundle.bytes:,} bytes ({bundle.pages} times 2 MiB) must fit the memory, "
                 f"which has {capacity_slots * model.token_bytes:,} bytes"
             )
-        grain = gcd(model.token_bytes, bundle)
-        self.page_slots = bundle // grain
-        super().__init__(count * self.page_slots)
-        self.slots_per_token = model.token_bytes // grain
+        super().__init__(count, bundle, MAP_NS, UNMAP_NS)
         self.block_size = self.grows_by = model.block_size
-        self.calls = tensors
-        self.map_ns, self.unmap_ns = MAP_NS, UNMAP_NS
-        self.blocks = ElasticBlocks(PagePool(count, count), PAGE_BYTES, model.block_size * cell)
+        self.blocks = ElasticBlocks(PagePool(count, count), PAGE_BYTES, model.block_size * bundle.cell)
         self._table: Holdings[list[int]] = Holdings()
         self._block = model.block_size * self.slots_per_token
         self._blocks_in = [len(self.blocks.blocks_of(page)) for page in range(count)]
@@ -115,9 +104,6 @@ class ElasticTables(Allocator):
         self.blocks.give_back(table)
         self._allocated -= len(table)
         self._count()
-
-    def retire(self, seq: int) -> int:
-        return self.surplus(seq, 0)
 
     def after_step(self, lengths: Mapping[int, int]) -> None:
         pool = self.blocks.pool

@@ -12,7 +12,7 @@ and Llama-3-8B, 128 MiB with those of 2 MiB. Pages mapped beyond need are idle: 
 but a map takes time, `2 * layers` calls per kvblock.
 
 If a page is not a multiple of a token's bytes (OPT-13B: 6.4 tokens in 64 KiB), vAttention counts whole tokens
-per page, 6, and maps more than it needs: internal waste. Slots are then grains of bytes that divide both. The
+per page, 6, and maps more than it needs: internal waste. Slots are then grains of bytes (mapped.py). The
 arena has one address per physical kvblock.
 
 Time per call, in microseconds (the paper's table, pages of 64, 128, 256 KiB and 2 MiB): map 8, 8.5, 9, and
@@ -32,12 +32,12 @@ vattention-eager                                                                
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from math import gcd
 from typing import ClassVar, Self
 
 from kvsim.allocators.arena import equal_regions
-from kvsim.allocators.base import Allocator, Holdings, Region
+from kvsim.allocators.base import Holdings, Region
 from kvsim.allocators.options import Options
+from kvsim.allocators.virtual_memory.mapped import Bundle, Mapped
 from kvsim.allocators.virtual_memory.rows import NONE, Rows
 
 KIB = 1 << 10
@@ -45,7 +45,7 @@ MAP_NS = {64 * KIB: 8_000, 128 * KIB: 8_500, 256 * KIB: 9_000, 2048 * KIB: 40_00
 UNMAP_NS = {2048 * KIB: 34_000}
 
 
-class VAttention(Allocator):
+class VAttention(Mapped):
     """Rows of virtual addresses with kvblocks mapped to them.
 
     Parameters
@@ -57,8 +57,6 @@ class VAttention(Allocator):
     """
 
     scheduler = "vllm-v1"
-    idles: ClassVar[bool] = True
-    windows: ClassVar[bool] = True  # a token may take several slots
     family = "virtual"
     idea = "a row of virtual addresses each, pages of 64 KiB mapped ahead"
     wastes = "< 2 * layers pages: 4 MiB (Llama-3-8B); nothing between"
@@ -75,30 +73,23 @@ class VAttention(Allocator):
 
     def __init__(self, capacity_slots: int, options: Options | None = None) -> None:
         model = options or Options()
-        cell = model.kv_heads * model.head_dim * model.dtype_bytes
-        tensors = max(1, model.token_bytes // cell)  # K and V of each layer
-        cell = model.token_bytes // tensors
-        kvblock = tensors * self.page_bytes
-        kvblocks = capacity_slots * model.token_bytes // kvblock
-        if cell > self.page_bytes or not kvblocks:
+        bundle = Bundle.of(model, self.page_bytes)
+        kvblocks = capacity_slots * model.token_bytes // bundle.bytes
+        if bundle.cell > self.page_bytes or not kvblocks:
             raise ValueError(
-                f"kvblocks of {kvblock:,} bytes ({tensors} pages) must hold a token and fit the memory, "
-                f"which has {capacity_slots * model.token_bytes:,} bytes"
+                f"kvblocks of {bundle.bytes:,} bytes ({bundle.pages} pages) must hold a token and fit the "
+                f"memory, which has {capacity_slots * model.token_bytes:,} bytes"
             )
-        grain = gcd(model.token_bytes, kvblock)
-        self.kvblock_slots = kvblock // grain
-        super().__init__(kvblocks * self.kvblock_slots)
-        self.slots_per_token = model.token_bytes // grain
+        super().__init__(kvblocks, bundle, MAP_NS[self.page_bytes], UNMAP_NS.get(self.page_bytes, 0))
+        self.kvblock_slots = bundle.slots
         self.most_sequences = model.max_sequences
-        self.calls = tensors
-        self.map_ns, self.unmap_ns = MAP_NS[self.page_bytes], UNMAP_NS.get(self.page_bytes, 0)
-        self.page_tokens = self.grows_by = self.page_bytes // cell
+        self.page_tokens = self.grows_by = self.page_bytes // bundle.cell
         self.longest = model.max_model_len
         self.rows = Rows(
             model.max_sequences,
             kvblocks,
             self.page_tokens,
-            most_mapped=-(-model.max_model_len * cell // self.page_bytes),
+            most_mapped=-(-model.max_model_len * bundle.cell // self.page_bytes),
             deferred=self.deferred,
             choice=self.choice,
         )
@@ -202,9 +193,6 @@ class VAttention(Allocator):
         self._grown.clear()
         self.rows.after_step()
         self._count()
-
-    def retire(self, seq: int) -> int:
-        return self.surplus(seq, 0)
 
     def regions(self) -> Iterator[Region]:
         size, per_token = self.kvblock_slots, self.slots_per_token
