@@ -35,7 +35,7 @@ from kvsim.allocators.runs import text_of
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.allocators.sglang.kinds import Counts, TwoKinds
-from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.nodes import WindowNode
 from kvsim.allocators.sglang.pairs import PagePairs
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.rows import UNKNOWN, SglangMatch, WindowMatch, WindowRow
@@ -313,7 +313,7 @@ class SglangWindowed(TwoKinds, SglangCached):
 
     # -- keeping prefixes ---------------------------------------------------------------------
 
-    def _match(self, node: Node, common: int, there: int, content: Content, own: int) -> WindowMatch:
+    def _match(self, node: WindowNode, common: int, there: int, content: Content, own: int) -> WindowMatch:
         full, windowed = self.tree.idle(node, common)
         match = WindowMatch((node, common, full), content, own, self.tree.changes)
         match.idle_windowed, match.there = windowed, there

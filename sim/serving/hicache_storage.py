@@ -24,7 +24,7 @@ from kvsim.allocators.eviction.base import Chain
 from kvsim.allocators.runs import cut, text_of
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.host_tree import HostTree
-from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.nodes import HostNode
 from kvsim.allocators.texts import Texts, pieces
 from kvsim.allocators.tiers.pieces import Piece, before, keys_of, size
 from kvsim.sim.serving.hicache_retries import Retries
@@ -44,7 +44,7 @@ class Fetch:
 
     Attributes
     ----------
-    anchor, start : Node, int
+    anchor, start : HostNode, int
         The node that it follows, which stays on the host: see `HostTree.hold_on_host`.
     text : list of Run
         Text of the whole prompt.
@@ -61,7 +61,7 @@ class Fetch:
         *("wanted", "waits_until_ps"),
     )
 
-    def __init__(self, anchor: Node, start: int, text: list[Run], tokens: int, known_ps: int) -> None:
+    def __init__(self, anchor: HostNode, start: int, text: list[Run], tokens: int, known_ps: int) -> None:
         self.anchor, self.start, self.text, self.tokens = anchor, start, text, tokens
         self.known_ps = known_ps
         self.wanted: list[Piece] = []
@@ -127,7 +127,7 @@ class NoStorage:
     def meet(self) -> None:
         """Ask for the prompts of new arrivals."""
 
-    def store(self, node: Node, tokens: int) -> None:
+    def store(self, node: HostNode, tokens: int) -> None:
         """The last `tokens` tokens of a path were copied to the host: they go on."""
 
     def settle(self) -> None:
@@ -185,14 +185,14 @@ class Storage(NoStorage):
         self._met = 0
         self._fetches: dict[Request, Fetch] = {}
         self._stopped: dict[Fetch, int] = {}  # room on the host that each still has
-        self._writes: deque[tuple[int, Node, int]] = deque()
+        self._writes: deque[tuple[int, HostNode, int]] = deque()
         self._asked_for = 0  # tokens
         self._deadline_ps: dict[Request, int] = {}  # how long each waits in all, from its first wait on
         self._lost = False  # whether a request asked again in this pass instead of entering
 
     # -- writing ------------------------------------------------------------------------------
 
-    def store(self, node: Node, tokens: int) -> None:
+    def store(self, node: HostNode, tokens: int) -> None:
         """Those of the last `tokens` tokens of a path that the storage lacks go on to it."""
         new = self._store.take(self.server, self._pieces(_path(node), node.end - tokens, node.end))
         if new:
@@ -232,6 +232,7 @@ class Storage(NoStorage):
         tree, most, retries = self.tree, request.known_tokens - 1, self.retries
         match = self.cached.look(request.content, request.own, most)
         anchor = match.below
+        assert isinstance(anchor, HostNode)
         retries.found[request] = anchor.end
         retries.cancel(request)
         known = hit_end is not None and anchor.end < hit_end <= most
@@ -368,7 +369,7 @@ class Storage(NoStorage):
         return min(ends if reads_ps is None else [*ends, reads_ps], default=None)
 
 
-def _path(node: Node) -> list[Run]:
+def _path(node: HostNode) -> list[Run]:
     """The text from the root to the end of a node."""
     parts = [node.runs]
     while node.parent is not node:
