@@ -31,13 +31,14 @@ A sequence holds a row of blocks for each stretch of its tokens:
               '- behind = 2 -------'                          w0 v0 w1 v1 were freed; length = 4
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import Slots, Table, layout_of_tables
-from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
+from kvsim.allocators.base import Holdings, InvariantError, Layout
+from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.options import Groups, Order, kinds_of
 from kvsim.allocators.pool import FreeList
 
@@ -71,7 +72,7 @@ class Holding:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Windowed(Allocator):
+class Windowed(Blocks):
     """Blocks of `block_size` slots in a table per group of layers; those behind the window are freed.
 
     Parameters
@@ -90,17 +91,13 @@ class Windowed(Allocator):
     def __init__(
         self, capacity_slots: int, groups: Groups, block_size: int = 16, order: Order = Order.STACK
     ) -> None:
-        if block_size < 1:
-            raise ValueError(f"block_size must be at least 1, got {block_size}")
         if groups.windowed < 1 or groups.full < 0 or groups.window < 1:
             raise ValueError(f"groups must have a windowed one, of at least 1 token, got {groups}")
         if capacity_slots < groups.each * block_size:
             raise ValueError(
                 f"capacity_slots must hold {groups.each} blocks of {block_size}, got {capacity_slots}"
             )
-        self.block_size = block_size
-        self.num_blocks = capacity_slots // block_size
-        super().__init__(self.num_blocks * block_size)
+        super().__init__(capacity_slots, block_size)
         self.growth_unit = block_size
         self.slots_per_token = groups.each
         self.groups = groups
@@ -111,10 +108,6 @@ class Windowed(Allocator):
         self._left_by_retired = 0
         self._pool = FreeList(self.num_blocks, order)
         self._held: Holdings[Holding] = Holdings()
-
-    @property
-    def block_slots(self) -> int:
-        return self.block_size
 
     def block_tables(self, seq: int) -> tuple[tuple[int | None, ...], ...]:
         """The blocks of a sequence in each group, in token order; None if one was freed."""
@@ -308,9 +301,6 @@ class Windowed(Allocator):
     def free_queue(self) -> tuple[int, ...]:
         """The free blocks in allocation order."""
         return tuple(self._pool.queue())
-
-    def regions(self) -> Iterator[Region]:
-        return self.layout().regions()
 
     def layout(self) -> Layout:
         return layout_of_tables(range(self.num_blocks), self.block_size, self._all_tables())

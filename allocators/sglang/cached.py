@@ -17,6 +17,7 @@ pool and the rows.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from kvsim.allocators.arena import Layout, Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
@@ -24,7 +25,7 @@ from kvsim.allocators.options import Options
 from kvsim.allocators.runs import text_of
 from kvsim.allocators.sglang.eviction import STRATEGIES, EvictionOptions
 from kvsim.allocators.sglang.host_tree import HostTree
-from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.nodes import HostNode
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.rows import UNKNOWN, Row, SglangMatch
 from kvsim.allocators.sglang.tree import SglangTree
@@ -60,7 +61,7 @@ class SglangCached(Allocator):
         self.caches = caches
         self.pool = pool_of(pages, page_size)
         self.eviction = eviction
-        self.tree: SglangTree = SglangTree(page_size, STRATEGIES[eviction])
+        self.tree: SglangTree[Any] = SglangTree(page_size, STRATEGIES[eviction])
         self._rows: Holdings[Row] = Holdings()
         self._pages: dict[int, list[int]] = {}  # by sequence
         self._entered = 0  # tokens in the tree, summed over sequences
@@ -101,7 +102,7 @@ class SglangCached(Allocator):
 
     def layout(self) -> Layout:
         tables = (Table(seq, 0, self._rows[seq].pages) for seq in sorted(self._rows))
-        cached = (page for node in self.tree.nodes() if node.locks == node.copies for page in node.pages)
+        cached = (page for node in self.tree.unused() for page in node.pages)
         return layout_of_tables(range(1, self.pool.pages + 1), self.page_size, tables, cached)
 
     # -- placing ------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ class SglangCached(Allocator):
         0 if there is no room; else the path to `match.below` is locked until the load has finished.
         """
         tree, end = self.tree, match.below
-        assert isinstance(tree, HostTree)
+        assert isinstance(tree, HostTree) and isinstance(end, HostNode)
         nodes = tree.lacking(end)
         tokens = end.end - match.tokens
         tree.lock(end, 1)
@@ -227,7 +228,7 @@ class SglangCached(Allocator):
         self._count()
         return tokens
 
-    def end_copies(self, written: Iterable[Node], loaded: Iterable[Node]) -> list[Node]:
+    def end_copies(self, written: Iterable[HostNode], loaded: Iterable[HostNode]) -> list[HostNode]:
         """Finish copies to the host and loads from it; returns the pieces of the copied nodes."""
         tree = self.tree
         assert isinstance(tree, HostTree)

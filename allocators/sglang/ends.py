@@ -153,7 +153,7 @@ class End(Member):
         self.holes.sort()
         self._retreat()
         if urgent and self.holes:
-            self.settle()
+            self.passes.settle()
             return self._pack()
         return self._close_some()
 
@@ -163,7 +163,7 @@ class End(Member):
             if not running.over:
                 if not urgent:
                     continue
-                self._wait(running)
+                self.passes.waits.append(running)
             self.holes += self.pending.pop(running)
 
     def _retreat(self) -> None:
@@ -209,15 +209,16 @@ class End(Member):
         """Close holes up to the first page that a pass writes; the watermark stays."""
         if not self.holes:
             return 0
-        pairs = self._pairs(MOST_IDLE_MOVES, self._written())
+        written = {self.physical[name] for name in self.passes.written() if name in self.physical}
+        pairs = self._pairs(MOST_IDLE_MOVES, written)
         self._move_pairs(pairs)
         if pairs:
             self.holes = self.holes[len(pairs) :] if self.up else self.holes[: -len(pairs)]
-            left = [source for source, _ in pairs]
-            if self.latest is None or self.latest.over:
+            left, latest = [source for source, _ in pairs], self.passes.latest
+            if latest is None or latest.over:
                 self.holes += left
             else:
-                self.pending.setdefault(self.latest, []).extend(left)
+                self.pending.setdefault(latest, []).extend(left)
         return len(pairs)
 
 

@@ -20,7 +20,7 @@ Source: SGLang 0.5.23, `mem_cache/unified_radix_cache.py`, `unified_cache/unifie
 `components/full.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -28,7 +28,7 @@ from kvsim.allocators.base import InvariantError, Run
 from kvsim.allocators.runs import cut, take_common
 from kvsim.allocators.sglang.eviction import Strategy
 from kvsim.allocators.sglang.leaves import Leaves
-from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.nodes import HostNode
 from kvsim.allocators.sglang.tree import Evicted, SglangTree
 from kvsim.allocators.text_tree import follow, key_of, nodes_below
 
@@ -39,10 +39,10 @@ LEAST_PRIORITY: Final = 1 - (1 << 63)
 """Priority of the root, and of data read from storage before any text was entered."""
 
 
-class GpuLeaves(Leaves):
+class GpuLeaves(Leaves[HostNode]):
     """Nodes on the GPU without children there; the host may have children of them."""
 
-    def may_go(self, node: Node) -> bool:
+    def may_go(self, node: HostNode) -> bool:
         return len(node.pages) > 0 and not (node.locks or node.resident)
 
 
@@ -51,10 +51,10 @@ class HostLeaves:
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
-        self._heap: list[tuple[tuple[int, ...], int, Node]] = []
-        self._keys: dict[Node, tuple[int, ...]] = {}
+        self._heap: list[tuple[tuple[int, ...], int, HostNode]] = []
+        self._keys: dict[HostNode, tuple[int, ...]] = {}
 
-    def queue(self, node: Node) -> None:
+    def queue(self, node: HostNode) -> None:
         """Queue a node for eviction if it may be evicted."""
         if may_leave_host(node):
             key = self.strategy(node)
@@ -62,7 +62,7 @@ class HostLeaves:
                 self._keys[node] = key
                 heappush(self._heap, (key, node.serial, node))
 
-    def next(self) -> Node | None:
+    def next(self) -> HostNode | None:
         """The next leaf to evict; None if there is none."""
         while self._heap:
             key, _, leaf = heappop(self._heap)
@@ -73,12 +73,12 @@ class HostLeaves:
         return None
 
 
-def may_leave_host(node: Node) -> bool:
+def may_leave_host(node: HostNode) -> bool:
     """Whether a node is an unused host leaf."""
     return node.on_host and not (node.pages or node.children or node.locks or node.host_locks)
 
 
-def pinned_tokens(node: Node) -> int:
+def pinned_tokens(node: HostNode) -> int:
     """Tokens of a GPU node that only copies use; else 0."""
     return node.tokens if node.pages and node.copies and node.copies == node.locks else 0
 
@@ -90,12 +90,12 @@ class BothLeaves(GpuLeaves):
         super().__init__(strategy)
         self.host = HostLeaves(strategy)
 
-    def queue(self, node: Node) -> None:
+    def queue(self, node: HostNode) -> None:
         super().queue(node)
         self.host.queue(node)
 
 
-class HostTree(SglangTree):
+class HostTree(SglangTree[HostNode]):
     """Texts in whole pages, on the GPU and on a host with room for `capacity` tokens.
 
     Attributes
@@ -104,13 +104,15 @@ class HostTree(SglangTree):
         Tokens on the GPU that only copies hold locks on.
     capacity, room : int
         Tokens that the host has memory for, and how many of them are free.
-    queued : list of Node
+    queued : list of HostNode
         Nodes whose copies to the host are to start, in order; each is locked until it is `written`.
-    waited : list of (Node, int)
+    waited : list of (HostNode, int)
         Nodes, with their tokens, for whose copies evictions have waited since the list was last taken.
     refused, forgotten : int
         Nodes for which the host had no room; tokens that it evicted.
     """
+
+    node_class = HostNode
 
     def __init__(self, page_size: int, strategy: Strategy, capacity: int, policy: str) -> None:
         super().__init__(page_size, strategy, unified=True)
@@ -118,15 +120,15 @@ class HostTree(SglangTree):
         self.pinned = 0
         self.capacity = self.room = capacity - capacity % page_size
         self.threshold, self.writes_back = HITS[policy], policy == "write_back"
-        self.queued: list[Node] = []
-        self.waited: list[tuple[Node, int]] = []
+        self.queued: list[HostNode] = []
+        self.waited: list[tuple[HostNode, int]] = []
         self.refused = self.forgotten = 0
-        self._doubles: dict[Node, None] = {}  # nodes that may be in both memories, the oldest first
+        self._doubles: dict[HostNode, None] = {}  # nodes that may be in both memories, the oldest first
         self.root.on_host, self.root.priority = True, LEAST_PRIORITY
 
     # -- looking up ---------------------------------------------------------------------------
 
-    def find(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
+    def find(self, text: Sequence[Run], most: int) -> tuple[HostNode, int, int]:
         """As in the base, restricted to the GPU."""
         node, common, _ = super().find(text, most)
         if node is not self.root and not node.pages:
@@ -143,7 +145,10 @@ class HostTree(SglangTree):
         node, common = follow(self.root, cut(text, 0, most - most % self.page_size)[::-1], self.page_size)
         return node.parent.end + common
 
-    def resident(self, node: Node) -> Node:
+    def unused(self) -> Iterator[HostNode]:
+        return (node for node in self.nodes() if node.locks == node.copies)
+
+    def resident(self, node: HostNode) -> HostNode:
         """The last node on a path that is on the GPU."""
         while not node.pages and node is not self.root:
             node = node.parent
@@ -153,7 +158,7 @@ class HostTree(SglangTree):
 
     def insert(
         self, text: Sequence[Run], pages: Sequence[int], priority: int = 0, entered: int = 0
-    ) -> tuple[int, Node]:
+    ) -> tuple[int, HostNode]:
         """As in the base; nodes that only the host has take the new pages, and do not count as present."""
         size, node, found = self.page_size, self.root, 0
         for node in self._along(text, priority):
@@ -169,7 +174,7 @@ class HostTree(SglangTree):
             self._hit(node, entered)
         return found, node
 
-    def _hit(self, node: Node, entered: int) -> None:
+    def _hit(self, node: HostNode, entered: int) -> None:
         """Record a hit of a node, or an insertion; each sequence counts once."""
         if not self.writes_back and node.end > entered:
             node.hits += 1
@@ -177,7 +182,7 @@ class HostTree(SglangTree):
                 self._write_through(node)
         self.leaves.queue(node)
 
-    def _take_pages(self, node: Node, pages: Sequence[int]) -> None:
+    def _take_pages(self, node: HostNode, pages: Sequence[int]) -> None:
         """Put a node back on the GPU."""
         node.pages = list(pages)
         self.pinned += pinned_tokens(node)
@@ -188,7 +193,7 @@ class HostTree(SglangTree):
             self.evictable += node.tokens
         self.leaves.queue(node)
 
-    def _split(self, node: Node, tokens: int) -> Node:
+    def _split(self, node: HostNode, tokens: int) -> HostNode:
         head = super()._split(node, tokens)
         head.on_host, head.copied, head.host_locks = node.on_host, node.copied, node.host_locks
         head.copies = node.copies
@@ -198,19 +203,19 @@ class HostTree(SglangTree):
 
     # -- locks --------------------------------------------------------------------------------
 
-    def lock(self, node: Node, copies: int = 0) -> None:
+    def lock(self, node: HostNode, copies: int = 0) -> None:
         """As in the base; `copies`: 1 if the user is a copy."""
         self._count_pinned(node, -1)
         super().lock(node)
         self._count_pinned(node, 1, copies)
 
-    def unlock(self, node: Node, copies: int = 0) -> None:
+    def unlock(self, node: HostNode, copies: int = 0) -> None:
         """Remove a user."""
         self._count_pinned(node, -1)
         super().unlock(node)
         self._count_pinned(node, 1, -copies)
 
-    def _count_pinned(self, node: Node, sign: int, copies: int = 0) -> None:
+    def _count_pinned(self, node: HostNode, sign: int, copies: int = 0) -> None:
         """Add to the copies of the nodes on a path; update the count of pinned tokens."""
         while node is not self.root:
             node.copies += copies
@@ -219,9 +224,9 @@ class HostTree(SglangTree):
 
     # -- to the host --------------------------------------------------------------------------
 
-    def _write_through(self, node: Node) -> None:
+    def _write_through(self, node: HostNode) -> None:
         """Queue copies of a node and of all nodes above it that the host lacks, while the host has room."""
-        lacking: list[Node] = []
+        lacking: list[HostNode] = []
         while not node.on_host:
             lacking.append(node)
             node = node.parent
@@ -234,11 +239,11 @@ class HostTree(SglangTree):
             self.lock(node, 1)
             self.queued.append(node)
 
-    def _give_host(self, node: Node) -> None:
+    def _give_host(self, node: HostNode) -> None:
         node.on_host = True
         self.room -= node.tokens
 
-    def written(self, node: Node) -> list[Node]:
+    def written(self, node: HostNode) -> list[HostNode]:
         """Record that a queued copy is complete; returns the pieces its node was split into, in order."""
         copy, pieces, at = node.serial, [node], node.parent
         while at.copied == copy:
@@ -252,15 +257,15 @@ class HostTree(SglangTree):
 
     # -- from the host ------------------------------------------------------------------------
 
-    def lacking(self, node: Node) -> list[Node]:
+    def lacking(self, node: HostNode) -> list[HostNode]:
         """The nodes of a path that only the host has, from first to last."""
-        found: list[Node] = []
+        found: list[HostNode] = []
         while not node.pages and node is not self.root:
             found.append(node)
             node = node.parent
         return found[::-1]
 
-    def load(self, nodes: Sequence[Node], pages: Sequence[int]) -> None:
+    def load(self, nodes: Sequence[HostNode], pages: Sequence[int]) -> None:
         """Put nodes back on the GPU in these pages, and lock the path to the last of them."""
         self.changes += 1
         size, at = self.page_size, 0
@@ -271,7 +276,7 @@ class HostTree(SglangTree):
                 node.copied = nodes[-1].serial
             at += count
 
-    def loaded(self, node: Node) -> None:
+    def loaded(self, node: HostNode) -> None:
         """Record that the load ending with this node has finished."""
         load, at = node.serial, node
         self.unlock(node, 1)
@@ -282,13 +287,13 @@ class HostTree(SglangTree):
 
     # -- from below the host ------------------------------------------------------------------
 
-    def hold_on_host(self, node: Node) -> int:
+    def hold_on_host(self, node: HostNode) -> int:
         """Lock the host's copy of a node; returns where its text begins, for `let_go`."""
         if node is not self.root and (node.on_host or self.writes_back):
             node.host_locks += 1
         return node.end - node.tokens
 
-    def let_go(self, node: Node, start: int) -> None:
+    def let_go(self, node: HostNode, start: int) -> None:
         """Undo `hold_on_host`, for all pieces of the node from `start` on."""
         while node is not self.root and (node.on_host or self.writes_back):
             node.host_locks -= 1
@@ -297,7 +302,7 @@ class HostTree(SglangTree):
                 return
             node = node.parent
 
-    def insert_below(self, node: Node, text: Sequence[Run], tokens: int) -> int:
+    def insert_below(self, node: HostNode, text: Sequence[Run], tokens: int) -> int:
         """Add `tokens` tokens of a text behind a node to the host, where room for them was reserved.
 
         Returns how many were already there: their room is free again. Returns all of them if the host lacks
@@ -352,7 +357,7 @@ class HostTree(SglangTree):
             self.leaves.queue(leaf)
         return Evicted(pages, gone)
 
-    def _write_back(self, leaf: Node) -> bool:
+    def _write_back(self, leaf: HostNode) -> bool:
         """Copy a leaf before its eviction, which waits; False: no write-back, or no room on the host."""
         if not self.writes_back:
             return False
@@ -364,33 +369,33 @@ class HostTree(SglangTree):
         self.waited.append((leaf, leaf.tokens))
         return True
 
-    def _demote(self, leaf: Node) -> None:
+    def _demote(self, leaf: HostNode) -> None:
         """Remove a leaf from the GPU; the host keeps it."""
         self.changes += 1
         self._leave_gpu(leaf)
         leaf.pages = []
         self.leaves.queue(leaf)
 
-    def _remove(self, leaf: Node) -> None:
+    def _remove(self, leaf: HostNode) -> None:
         if leaf.children:
             raise InvariantError(f"the host has what follows a node of {leaf.tokens} tokens, but not itself")
         self._leave_gpu(leaf)
         leaf.pages = []
         self._forget(leaf)
 
-    def _leave_gpu(self, leaf: Node) -> None:
+    def _leave_gpu(self, leaf: HostNode) -> None:
         self.evictable -= leaf.tokens
         leaf.parent.resident -= 1
         self.leaves.queue(leaf.parent)
 
-    def _forget(self, leaf: Node) -> None:
+    def _forget(self, leaf: HostNode) -> None:
         """Remove a leaf that neither memory has."""
         self.changes += 1
         del leaf.parent.children[key_of(leaf.runs, self.page_size)]
         self._doubles.pop(leaf, None)
         self.leaves.queue(leaf.parent)
 
-    def _drop_below(self, leaf: Node) -> bool:
+    def _drop_below(self, leaf: HostNode) -> bool:
         """Drop the host's nodes behind a leaf that finds no room there; False if they are in use."""
         below = list(nodes_below(leaf))
         if leaf.host_locks or any(node.locks or node.host_locks for node in below):
@@ -400,7 +405,7 @@ class HostTree(SglangTree):
             self._forget(node)
         return True
 
-    def _leave_host(self, node: Node) -> None:
+    def _leave_host(self, node: HostNode) -> None:
         node.on_host = False
         self.room += node.tokens
         self.forgotten += node.tokens
@@ -421,7 +426,7 @@ class HostTree(SglangTree):
 
     # -- in both memories ---------------------------------------------------------------------
 
-    def _note_double(self, node: Node) -> None:
+    def _note_double(self, node: HostNode) -> None:
         """Record whether a node is in both memories; the oldest such copy is dropped first."""
         if not self.writes_back:
             return
@@ -447,5 +452,5 @@ class HostTree(SglangTree):
             self._doubles.pop(node, None)
         return gone
 
-    def _is_gpu_leaf(self, node: Node) -> bool:
+    def _is_gpu_leaf(self, node: HostNode) -> bool:
         return not (node.locks or node.resident)

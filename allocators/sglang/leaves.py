@@ -7,23 +7,26 @@ skipped too: it is requeued when it is a leaf without a lock.
 """
 
 from heapq import heappop, heappush
+from typing import Generic, TypeVar
 
 from kvsim.allocators.sglang.eviction import Strategy
 from kvsim.allocators.sglang.nodes import Node
 
+N = TypeVar("N", bound=Node)
 
-class Leaves:
+
+class Leaves(Generic[N]):
     """Evictable nodes, the smallest key first; of equal keys, the older node."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
-        self._heap: list[tuple[tuple[int, ...], int, Node]] = []
+        self._heap: list[tuple[tuple[int, ...], int, N]] = []
 
-    def may_go(self, node: Node) -> bool:
+    def may_go(self, node: N) -> bool:
         """Whether a node is a leaf without a lock."""
         return not (node.locks or node.children)
 
-    def queue(self, node: Node) -> None:
+    def queue(self, node: N) -> None:
         """Queue a node for eviction, if it may be evicted."""
         if not self.may_go(node):
             return
@@ -32,7 +35,7 @@ class Leaves:
             node.queued = key
             heappush(self._heap, (key, node.serial, node))
 
-    def next(self) -> Node | None:
+    def next(self) -> N | None:
         """The next leaf to evict; None if there is none."""
         while self._heap:
             key, _, leaf = heappop(self._heap)

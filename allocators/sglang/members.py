@@ -20,6 +20,41 @@ class Pass:
         self.over = False
 
 
+class Passes:
+    """The forward passes that may still read or write a pool's pages.
+
+    Attributes
+    ----------
+    latest : Pass or None
+        The one that began last; it may read any page.
+    waits : list of Pass
+        Those that a flush waited for, in order.
+    """
+
+    def __init__(self) -> None:
+        self.latest: Pass | None = None
+        self.waits: list[Pass] = []
+        self._writing: tuple[Pass, frozenset[int]] | None = None
+
+    def begin(self, running: Pass, written: Sequence[int]) -> None:
+        """Start a pass that may read any page and writes these virtual pages."""
+        self.latest = running
+        self._writing = (running, frozenset(written)) if written else None
+
+    def settle(self) -> None:
+        """Make later work wait until the latest pass is over."""
+        if self.latest is not None:
+            self.waits.append(self.latest)
+            self._writing = None
+
+    def written(self) -> frozenset[int]:
+        """The virtual pages that the latest pass is writing."""
+        if self._writing is None or self._writing[0].over:
+            self._writing = None
+            return frozenset()
+        return self._writing[1]
+
+
 class Member:
     """A pool in a chain ordered by address, as its neighbours see it.
 
@@ -37,6 +72,8 @@ class Member:
         Free pages inside the span, in the order in which they were freed.
     below, above : Member or None
         Neighbours.
+    passes : Passes
+        What may still read or write its pages.
     """
 
     def __init__(self, page_bytes: int, pages: int, first: int, total_bytes: int) -> None:
@@ -51,10 +88,7 @@ class Member:
         self.below: Member | None = None
         self.above: Member | None = None
         self.lazy = False
-        self.latest: Pass | None = None
-        self.writing: tuple[Pass, frozenset[int]] | None = None
-        self.waits: list[Pass] = []
-        """Passes that a flush waited for, in order."""
+        self.passes = Passes()
         self.on_move: Callable[[Sequence[int], Sequence[int]], None] = lambda _sources, _targets: None
 
     # -- what neighbours see ------------------------------------------------------------------
@@ -154,29 +188,6 @@ class Member:
         else:
             taken, self.holes = self.holes[-count:], self.holes[:-count]
         return taken
-
-    # -- forward passes -----------------------------------------------------------------------
-
-    def begin_pass(self, running: Pass, written: Sequence[int]) -> None:
-        """Start a forward pass that may read any page and writes these virtual pages."""
-        self.latest = running
-        self.writing = (running, frozenset(written)) if self.lazy and written else None
-
-    def settle(self) -> None:
-        """Make later work wait until the latest pass is over."""
-        if self.latest is not None:
-            self._wait(self.latest)
-            self.writing = None
-
-    def _wait(self, running: Pass) -> None:
-        self.waits.append(running)
-
-    def _written(self) -> set[int]:
-        """The physical pages that some pass is writing."""
-        if self.writing is not None and self.writing[0].over:
-            self.writing = None
-        names = self.writing[1] if self.writing else ()
-        return {self.physical[name] for name in names if name in self.physical}
 
 
 def drained(member: Member | None) -> int:

@@ -7,6 +7,7 @@ Source: SGLang 0.5.23, `mem_cache/radix_cache.py` (TreeNode), `unified_cache/uni
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 from kvsim.allocators.base import Run
 from kvsim.allocators.text_tree import Key
@@ -28,36 +29,22 @@ class Node:
         Most tokens that a path through it ever had.
     queued : tuple or None
         The key under which it is queued for eviction.
-    windowed, window_locks, recent
-        Whether it has windowed pages, their users, and when they were last used (window_tree.py).
-    copies : int
-        Locks held by copies (host_tree.py).
-    on_host, resident, copied, host_locks
-        Whether the host has it too, or alone; children on the GPU; the copy in progress; users of the host's
-        copy (host_tree.py).
     """
 
     __slots__ = (
         *("children", "created", "end", "history", "hits", "last", "locks", "pages", "parent"),
-        *("priority", "queued", "recent", "runs", "serial", "tokens", "window_locks", "windowed"),
-        *("copied", "copies", "host_locks", "on_host", "resident"),
+        *("priority", "queued", "runs", "serial", "tokens"),
     )
 
-    def __init__(self, serial: int, parent: "Node | None", runs: Sequence[Run], pages: list[int]) -> None:
+    def __init__(self, serial: int, parent: Self | None, runs: Sequence[Run], pages: list[int]) -> None:
         self.serial = serial
-        self.parent: Node = parent or self
-        self.children: dict[Key, Node] = {}
+        self.parent: Self = parent or self
+        self.children: dict[Key, Self] = {}
         self.runs = runs
         self.pages = pages
-        self.tokens = self.end = 0
-        self.locks = self.copies = self.hits = self.priority = 0
-        self.last = self.created = 0
-        self.history = 0
+        self.tokens = self.end = self.history = 0
+        self.locks = self.hits = self.priority = self.last = self.created = 0
         self.queued: tuple[int, ...] | None = None
-        self.windowed = False  # used by WindowTree: this and the next ones
-        self.window_locks = self.recent = 0
-        self.on_host = False  # used by HostTree: this and the next ones
-        self.resident = self.copied = self.host_locks = 0
 
     def path(self) -> list[int]:
         """The pages from the root to the node's end."""
@@ -74,3 +61,39 @@ class Node:
         while node.parent is not node and node.parent.history < end:
             node = node.parent
             node.history = end
+
+
+class WindowNode(Node):
+    """A node whose pages may have windowed ones beside them (window_tree.py).
+
+    Attributes
+    ----------
+    windowed, window_locks, recent : bool, int, int
+        Whether it has windowed pages, their users, and when they were last used.
+    """
+
+    __slots__ = ("recent", "window_locks", "windowed")
+
+    def __init__(self, serial: int, parent: Self | None, runs: Sequence[Run], pages: list[int]) -> None:
+        super().__init__(serial, parent, runs, pages)
+        self.windowed = False
+        self.window_locks = self.recent = 0
+
+
+class HostNode(Node):
+    """A node that the host may have too, or alone (host_tree.py).
+
+    Attributes
+    ----------
+    copies, host_locks : int
+        Locks held by copies; users of the host's copy.
+    on_host, resident, copied : bool, int, int
+        Whether the host has it; children on the GPU; the copy in progress.
+    """
+
+    __slots__ = ("copied", "copies", "host_locks", "on_host", "resident")
+
+    def __init__(self, serial: int, parent: Self | None, runs: Sequence[Run], pages: list[int]) -> None:
+        super().__init__(serial, parent, runs, pages)
+        self.on_host = False
+        self.copies = self.resident = self.copied = self.host_locks = 0

@@ -9,7 +9,7 @@ its idle tokens still have theirs.
 
 from kvsim.allocators.base import Content
 from kvsim.allocators.records import Found
-from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.nodes import Node, WindowNode
 
 UNKNOWN = 1 << 40
 """A sequence with unknown text is named by this plus its id."""
@@ -52,8 +52,9 @@ class WindowRow(Row):
     """Pages of a sequence; after the first `behind` tokens its own pages have windowed partners."""
 
     __slots__ = ("behind", "branch", "capacity", "missing", "ready", "start")
+    node: WindowNode
 
-    def __init__(self, content: Content, own: int, node: Node, pages: list[int]) -> None:
+    def __init__(self, content: Content, own: int, node: WindowNode, pages: list[int]) -> None:
         super().__init__(content, own, node, pages)
         self.behind = self.capacity = 0
         self.branch = 0  # at first, enter only this much: full pages were already there up to here
@@ -66,7 +67,8 @@ class WindowMatch(SglangMatch):
     """A usable prefix of a text; full pages are there up to `there`."""
 
     __slots__ = ("idle_windowed", "start", "there")
+    node: WindowNode
 
-    def __init__(self, found: tuple[Node, int, int], content: Content, own: int, changes: int) -> None:
+    def __init__(self, found: tuple[WindowNode, int, int], content: Content, own: int, changes: int) -> None:
         super().__init__(found, content, own, changes)
         self.idle_windowed = self.there = self.start = 0

@@ -16,12 +16,12 @@ Source: SGLang 0.5.23, `mem_cache/radix_cache.py`, and `unified_cache/unified_tr
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple
 
 from kvsim.allocators.base import InvariantError, Run
 from kvsim.allocators.runs import cut, take_common
 from kvsim.allocators.sglang.eviction import STRATEGIES, Strategy
-from kvsim.allocators.sglang.leaves import Leaves
+from kvsim.allocators.sglang.leaves import Leaves, N
 from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.text_tree import find, follow, key_of, nodes_below, put_above
 
@@ -36,11 +36,13 @@ class Evicted(NamedTuple):
     tokens: int
 
 
-class SglangTree:
+class SglangTree(Generic[N]):
     """Texts in whole pages of `page_size` tokens.
 
     Attributes
     ----------
+    node_class : type
+        What its nodes are.
     evictable, protected : int
         Tokens of nodes without and with a lock.
     changes : int
@@ -51,12 +53,13 @@ class SglangTree:
         Protected tokens that no sequence uses.
     """
 
+    node_class: ClassVar[type[Any]] = Node
     writes_back = False
     pinned = 0
 
     def __init__(self, page_size: int, strategy: Strategy = STRATEGIES["lru"], unified: bool = False) -> None:
         self.page_size = page_size
-        self.leaves = Leaves(strategy)
+        self.leaves: Leaves[N] = Leaves(strategy)
         self.unified = unified
         self.evictable = self.protected = self.changes = 0
         self._clock = self._nodes = 0
@@ -65,11 +68,11 @@ class SglangTree:
 
     # -- looking up ---------------------------------------------------------------------------
 
-    def find(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
+    def find(self, text: Sequence[Run], most: int) -> tuple[N, int, int]:
         """Find a text's first `most` tokens, as `text_tree.find` does."""
         return find(self.root, text, most, self.page_size)
 
-    def match(self, text: Sequence[Run], most: int) -> Node:
+    def match(self, text: Sequence[Run], most: int) -> N:
         """Like `find`, but the path counts as used, and its last node is split where the match ends."""
         most -= most % self.page_size
         if most < 1:
@@ -77,11 +80,11 @@ class SglangTree:
         node, common = follow(self.root, cut(text, 0, most)[::-1], self.page_size)
         return self.touch(node, common)
 
-    def resident(self, node: Node) -> Node:
+    def resident(self, node: N) -> N:
         """The last node on a path that is on the GPU: in this class the node itself."""
         return node
 
-    def touch(self, node: Node, common: int) -> Node:
+    def touch(self, node: N, common: int) -> N:
         """Mark the path to the first `common` tokens of a node as used; returns the node where it ends."""
         self.changes += 1
         if self.unified:
@@ -100,7 +103,7 @@ class SglangTree:
 
     def insert(
         self, text: Sequence[Run], pages: Sequence[int], priority: int = 0, entered: int = 0
-    ) -> tuple[int, Node]:
+    ) -> tuple[int, N]:
         """Enter a text in whole pages.
 
         The first `entered` tokens were already entered by the same sequence, so they count as no new hit.
@@ -117,7 +120,7 @@ class SglangTree:
             self.leaves.queue(node)
         return found, node
 
-    def _along(self, text: Sequence[Run], priority: int) -> Iterator[Node]:
+    def _along(self, text: Sequence[Run], priority: int) -> Iterator[N]:
         """The nodes of an entered text, which count as used; the last one is split where the text ends."""
         self.changes += 1
         now, size = self._tick(), self.page_size
@@ -138,7 +141,7 @@ class SglangTree:
             self.leaves.queue(child)
             yield node
 
-    def _append(self, node: Node, text: Sequence[Run], pages: Sequence[int], priority: int) -> Node:
+    def _append(self, node: N, text: Sequence[Run], pages: Sequence[int], priority: int) -> N:
         """Add the missing rest of a text as a leaf behind a node."""
         size = self.page_size
         leaf = self._new(node, cut(text, node.end, len(pages) * size), list(pages[node.end // size :]))
@@ -150,7 +153,7 @@ class SglangTree:
 
     # -- locking and evicting -----------------------------------------------------------------
 
-    def lock(self, node: Node) -> None:
+    def lock(self, node: N) -> None:
         """Add a user of the path to the end of a node; pages are counted if there are any."""
         self.changes += 1
         while node is not self.root:
@@ -160,7 +163,7 @@ class SglangTree:
             node.locks += 1
             node = node.parent
 
-    def unlock(self, node: Node) -> None:
+    def unlock(self, node: N) -> None:
         """Remove a user."""
         self.changes += 1
         while node is not self.root:
@@ -181,16 +184,20 @@ class SglangTree:
             pages.append(leaf.pages)
         return Evicted(pages, gone)
 
-    def _remove(self, leaf: Node) -> None:
+    def _remove(self, leaf: N) -> None:
         self.changes += 1
         leaf.queued = None
         del leaf.parent.children[key_of(leaf.runs, self.page_size)]
         self.evictable -= leaf.tokens
         self.leaves.queue(leaf.parent)
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[N]:
         """All nodes except the root, depth first."""
         return nodes_below(self.root)
+
+    def unused(self) -> Iterator[N]:
+        """Nodes that no sequence uses."""
+        return (node for node in self.nodes() if not node.locks)
 
     # -- pieces -------------------------------------------------------------------------------
 
@@ -198,15 +205,15 @@ class SglangTree:
         self._clock += DEPTH if self.unified else 1
         return self._clock
 
-    def _new(self, parent: Node | None, runs: list[Run], pages: list[int]) -> Node:
-        node = Node(self._nodes, parent, runs, pages)
+    def _new(self, parent: N | None, runs: list[Run], pages: list[int]) -> N:
+        node: N = self.node_class(self._nodes, parent, runs, pages)
         self._nodes += 1
         node.last, node.created = self._tick(), self._tick()
         node.tokens = sum([length for _, _, length in runs])
         node.end = node.tokens + (parent.end if parent else 0)
         return node
 
-    def _split(self, node: Node, tokens: int) -> Node:
+    def _split(self, node: N, tokens: int) -> N:
         """Split a node after `tokens` tokens; returns the new head."""
         if not 0 < tokens < node.tokens or tokens % self.page_size:
             raise InvariantError(f"a node of {node.tokens} tokens cannot be split behind {tokens}")

@@ -20,13 +20,13 @@ from heapq import heappop, heappush
 from kvsim.allocators.base import Run
 from kvsim.allocators.runs import cut
 from kvsim.allocators.sglang.eviction import Strategy
-from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.nodes import WindowNode
 from kvsim.allocators.sglang.pairs import PagePairs
 from kvsim.allocators.sglang.tree import SglangTree
 from kvsim.allocators.text_tree import follow
 
 
-class WindowTree(SglangTree):
+class WindowTree(SglangTree[WindowNode]):
     """Texts whose nodes have windowed pages as long as a window may need them.
 
     Attributes
@@ -35,26 +35,28 @@ class WindowTree(SglangTree):
         Tokens with windowed pages, in nodes without and with a lock on these.
     """
 
+    node_class = WindowNode
+
     def __init__(self, pairs: PagePairs, window: int, strategy: Strategy) -> None:
         super().__init__(pairs.full.page_size, strategy, unified=True)
         self.pairs = pairs
         self.window = window
         self.windowed_evictable = self.windowed_protected = 0
         self._uses = 0
-        self._idle: list[tuple[int, int, int, Node]] = []
+        self._idle: list[tuple[int, int, int, WindowNode]] = []
 
     # -- looking up ---------------------------------------------------------------------------
 
-    def find(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
+    def find(self, text: Sequence[Run], most: int) -> tuple[WindowNode, int, int]:
         node, common, _ = self.reach(text, most)
         return node, common, self.idle(node, common)[0]
 
-    def reach(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
+    def reach(self, text: Sequence[Run], most: int) -> tuple[WindowNode, int, int]:
         """The end of the longest usable prefix, as in `find`, and how many tokens have full pages."""
         node, common = follow(self.root, cut(text, 0, most - most % self.page_size)[::-1], self.page_size)
         return *self._usable(node, common), node.end - node.tokens + common
 
-    def look(self, text: Sequence[Run], most: int) -> tuple[Node, int]:
+    def look(self, text: Sequence[Run], most: int) -> tuple[WindowNode, int]:
         """Like `match`; also returns how many tokens have full pages."""
         most -= most % self.page_size
         if most < 1:
@@ -64,15 +66,15 @@ class WindowTree(SglangTree):
             node = self._split(node, common)
         return self.touch(*self._usable(node, node.tokens)), node.end
 
-    def match(self, text: Sequence[Run], most: int) -> Node:
+    def match(self, text: Sequence[Run], most: int) -> WindowNode:
         return self.look(text, most)[0]
 
-    def touch(self, node: Node, common: int) -> Node:
+    def touch(self, node: WindowNode, common: int) -> WindowNode:
         node = super().touch(node, common)
         self._use(node)
         return node
 
-    def idle(self, node: Node, common: int) -> tuple[int, int]:
+    def idle(self, node: WindowNode, common: int) -> tuple[int, int]:
         """Evictable tokens that a lock would protect: those with full pages, and those with windowed ones."""
         full = windowed = 0
         left, at, part = self.window, node, common
@@ -85,7 +87,7 @@ class WindowTree(SglangTree):
             part = at.tokens
         return full, windowed
 
-    def _usable(self, node: Node, common: int) -> tuple[Node, int]:
+    def _usable(self, node: WindowNode, common: int) -> tuple[WindowNode, int]:
         """The last place within the first `common` tokens of a node that is preceded by a complete window."""
         place, whole, at, part = (node, common), 0, node, common
         while at is not self.root and whole < self.window:
@@ -96,7 +98,7 @@ class WindowTree(SglangTree):
             part = at.tokens
         return place
 
-    def _use(self, node: Node) -> None:
+    def _use(self, node: WindowNode) -> None:
         """Mark windowed pages of the last window plus a page before a node's end as used, the end most."""
         self._uses += 1
         left = self.window + self.page_size
@@ -109,7 +111,9 @@ class WindowTree(SglangTree):
 
     # -- entering -----------------------------------------------------------------------------
 
-    def enter(self, text: Sequence[Run], pages: Sequence[int], known: int, behind: int, entered: int) -> Node:
+    def enter(
+        self, text: Sequence[Run], pages: Sequence[int], known: int, behind: int, entered: int
+    ) -> WindowNode:
         """Enter a sequence's text: the tree takes its pages, or frees those that it already has.
 
         Parameters
@@ -144,7 +148,7 @@ class WindowTree(SglangTree):
         self._use(node)
         return node
 
-    def _meet(self, node: Node, pages: Sequence[int], known: int, behind: int) -> None:
+    def _meet(self, node: WindowNode, pages: Sequence[int], known: int, behind: int) -> None:
         """Merge a text into an existing node: its pages are freed, unless the node lacks windowed pages."""
         size, start, end = self.page_size, node.end - node.tokens, node.end
         live = end  # from here on the node takes over the sequence's windowed pages
@@ -164,7 +168,7 @@ class WindowTree(SglangTree):
         if doubles < live:
             self.pairs.give(pages[doubles // size : live // size], (min(behind, live) - doubles) // size)
 
-    def _give_windowed(self, node: Node) -> None:
+    def _give_windowed(self, node: WindowNode) -> None:
         """Record that a node has windowed pages."""
         self._uses += 1
         node.windowed, node.recent = True, self._uses
@@ -174,7 +178,7 @@ class WindowTree(SglangTree):
             self.windowed_evictable += node.tokens
             self._queue_windowed(node)
 
-    def _split(self, node: Node, tokens: int) -> Node:
+    def _split(self, node: WindowNode, tokens: int) -> WindowNode:
         head = super()._split(node, tokens)
         head.windowed, head.window_locks, head.recent = node.windowed, node.window_locks, node.recent
         self._queue_windowed(head)
@@ -182,7 +186,7 @@ class WindowTree(SglangTree):
 
     # -- locking and evicting -----------------------------------------------------------------
 
-    def lock_window(self, node: Node) -> int:
+    def lock_window(self, node: WindowNode) -> int:
         """Like `lock`, plus the windowed pages of one window at the end; returns where these begin."""
         self.lock(node)
         start = max(node.end - self.window, 0)
@@ -194,7 +198,7 @@ class WindowTree(SglangTree):
             node = node.parent
         return node.end
 
-    def unlock_window(self, node: Node, start: int) -> None:
+    def unlock_window(self, node: WindowNode, start: int) -> None:
         """Undo a `lock_window` that returned `start`."""
         at = node
         while at.end > start:
@@ -222,7 +226,7 @@ class WindowTree(SglangTree):
             else:
                 self._drop(node)
 
-    def _drop(self, leaf: Node) -> int:
+    def _drop(self, leaf: WindowNode) -> int:
         """Evict a leaf with all its pages; returns how many of its tokens had windowed pages."""
         tokens = leaf.tokens * leaf.windowed
         if leaf.windowed:
@@ -231,11 +235,11 @@ class WindowTree(SglangTree):
         self.pairs.full.give(leaf.pages)
         return tokens
 
-    def _take_windowed(self, node: Node) -> None:
+    def _take_windowed(self, node: WindowNode) -> None:
         node.windowed = False
         self.windowed_evictable -= node.tokens
         self.pairs.drop_partners(node.pages)
 
-    def _queue_windowed(self, node: Node) -> None:
+    def _queue_windowed(self, node: WindowNode) -> None:
         if node.windowed and not node.window_locks:
             heappush(self._idle, (node.recent, node.end, node.serial, node))

@@ -25,17 +25,17 @@ In slots:
     fits         if both pools have room: slots that only one of them has are external
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
-from kvsim.allocators.arena import Layout, Slots, Table, layout_of_tables
+from kvsim.allocators.arena import Layout, Table, layout_of_tables
 from kvsim.allocators.base import Content, InvariantError, Match
 from kvsim.allocators.options import Groups
 from kvsim.allocators.runs import text_of
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.eviction import STRATEGIES
-from kvsim.allocators.sglang.kinds import Counts, held_by_kinds, kinds_of_groups
-from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.kinds import Counts, TwoKinds
+from kvsim.allocators.sglang.nodes import WindowNode
 from kvsim.allocators.sglang.pairs import PagePairs
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.rows import UNKNOWN, SglangMatch, WindowMatch, WindowRow
@@ -52,7 +52,7 @@ def _places(pages: Sequence[int | None], groups: int, behind: int = 0) -> list[P
     ]
 
 
-class SglangWindowed(SglangCached):
+class SglangWindowed(TwoKinds, SglangCached):
     """A full and a windowed pool under one radix tree.
 
     Parameters
@@ -68,6 +68,7 @@ class SglangWindowed(SglangCached):
     """
 
     windows = frees_when_refused = True
+    tree: WindowTree
 
     def __init__(  # noqa: PLR0917 - the sizes, then the choices
         self,
@@ -81,32 +82,22 @@ class SglangWindowed(SglangCached):
         super().__init__(pages[0] * page_size, page_size, caches, eviction)
         self.capacity_slots = (pages[0] * groups.full + pages[1] * groups.windowed) * page_size
         self.growth_unit = 0
-        self.groups = groups
+        self._keep(groups, interval)
         self.pools = groups.apart(pages, page_size)
-        self.slots_per_token = groups.each
-        self.kinds = kinds_of_groups(groups)
-        self.interval = interval
         self.pairs = PagePairs(self.pool, pool_of(pages[1], page_size))
-        self.tree = self.window_tree = WindowTree(self.pairs, groups.window, STRATEGIES[eviction])
+        self.tree = WindowTree(self.pairs, groups.window, STRATEGIES[eviction])
         self._held = 0  # pages, summed over sequences
         self._missing = 0
 
     # -- looking ------------------------------------------------------------------------------
 
     @property
-    def block_slots(self) -> int:
-        return self.page_size
-
-    @property
     def free_windowed(self) -> int:
         """Tokens that fit in free or cached windowed pages."""
-        return self.pairs.windowed.available + self.window_tree.windowed_evictable
+        return self.pairs.windowed.available + self.tree.windowed_evictable
 
     def _whole(self, tokens: int) -> int:
         return -(-tokens // self.page_size) * self.page_size
-
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return self.groups.each * self._whole(tokens)
 
     def peak_slots(self, tokens: int, bound: int) -> int:
         full, windowed, *_ = self.groups
@@ -195,7 +186,7 @@ class SglangWindowed(SglangCached):
     # -- counting -----------------------------------------------------------------------------
 
     def _count(self) -> None:
-        tree, (full, windowed, *_), size = self.window_tree, self.groups, self.page_size
+        tree, (full, windowed, *_), size = self.tree, self.groups, self.page_size
         self.cached_slots = full * tree.evictable + windowed * tree.windowed_evictable
         free = full * self.free_tokens + windowed * self.free_windowed
         self.used_slots = self.capacity_slots - free
@@ -203,19 +194,11 @@ class SglangWindowed(SglangCached):
         held = self.slots_per_token * self._held * size
         self.expired_slots = held - self.shared_tokens - self.used_slots - self._missing
 
-    def kind_counts(
-        self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
-    ) -> Callable[[], Sequence[int]]:
-        return self._counts
-
     def _counts(self) -> Counts:
-        tree, (full, windowed, *_), size = self.window_tree, self.groups, self.page_size
+        tree, (full, windowed, *_), size = self.tree, self.groups, self.page_size
         of_windowed = windowed * (self.pairs.windowed.pages * size - self.free_windowed)
         cached = full * tree.evictable, windowed * tree.windowed_evictable
         return of_windowed, self._held * size, self._missing, *cached
-
-    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
-        return held_by_kinds(self.groups, used, internal, counts)
 
     # -- placing ------------------------------------------------------------------------------
 
@@ -229,8 +212,8 @@ class SglangWindowed(SglangCached):
         if not self.can_admit_after(match, tokens, bound):
             return False
         if not match.held:
-            match.node = self.window_tree.touch(match.node, match.common)
-            match.start = self.window_tree.lock_window(match.node)
+            match.node = self.tree.touch(match.node, match.common)
+            match.start = self.tree.lock_window(match.node)
         row = WindowRow(match.content, match.own, match.node, match.node.path())
         row.start, row.branch = match.start, match.there
         self._rows[seq] = row
@@ -304,7 +287,7 @@ class SglangWindowed(SglangCached):
     def make_room(self, slots: int) -> bool:
         full, windowed = self.pool.available, self.pairs.windowed.available
         if slots > min(full, windowed):
-            self.window_tree.make_room(slots - full, slots - windowed)
+            self.tree.make_room(slots - full, slots - windowed)
             self._count()
         return slots <= self.pairs.available
 
@@ -313,7 +296,7 @@ class SglangWindowed(SglangCached):
         del self._rows[seq]
         mine, size = row.pages[row.entered // self.page_size :], self.page_size
         self.pairs.give(mine, (row.behind - row.entered) // size)
-        self.window_tree.unlock_window(row.node, row.start)
+        self.tree.unlock_window(row.node, row.start)
         self._held -= len(row.pages)
         self._entered -= row.entered
         self._missing -= row.missing
@@ -330,24 +313,24 @@ class SglangWindowed(SglangCached):
 
     # -- keeping prefixes ---------------------------------------------------------------------
 
-    def _match(self, node: Node, common: int, there: int, content: Content, own: int) -> WindowMatch:
-        full, windowed = self.window_tree.idle(node, common)
+    def _match(self, node: WindowNode, common: int, there: int, content: Content, own: int) -> WindowMatch:
+        full, windowed = self.tree.idle(node, common)
         match = WindowMatch((node, common, full), content, own, self.tree.changes)
         match.idle_windowed, match.there = windowed, there
         match.woken_slots = self.groups.full * full + self.groups.windowed * windowed
         return match
 
     def match(self, content: Content, own: int, most: int) -> WindowMatch:
-        node, common, there = self.window_tree.reach(text_of(content, own, most), most)
+        node, common, there = self.tree.reach(text_of(content, own, most), most)
         return self._match(node, common, there, content, own)
 
     def look(self, content: Content, own: int, most: int) -> WindowMatch:
-        node, there = self.window_tree.look(text_of(content, own, most), most)
+        node, there = self.tree.look(text_of(content, own, most), most)
         return self._match(node, node.tokens, there, content, own)
 
     def hold(self, match: SglangMatch) -> None:
         assert isinstance(match, WindowMatch)
-        match.start = self.window_tree.lock_window(match.node)
+        match.start = self.tree.lock_window(match.node)
         match.idle = match.idle_windowed = match.woken_slots = 0
         match.held = True
         self._count()
@@ -364,10 +347,10 @@ class SglangWindowed(SglangCached):
         whole, before = length - length % size, row.entered
         if whole >= max(before, 1):
             text, pages = text_of(row.content, row.own, whole), row.pages[: whole // size]
-            node = self.window_tree.enter(text, pages, before, row.behind, row.longest)
+            node = self.tree.enter(text, pages, before, row.behind, row.longest)
             row.pages[before // size : whole // size] = node.path()[before // size :]
-            self.window_tree.unlock_window(row.node, row.start)
-            row.start = self.window_tree.lock_window(node)
+            self.tree.unlock_window(row.node, row.start)
+            row.start = self.tree.lock_window(node)
             row.node, row.entered, row.longest = node, whole, max(whole, row.longest)
             self._entered += whole - before
             if whole >= row.branch > 0:

@@ -13,12 +13,12 @@ Pool layout: dual_windows.py, unified_windows.py. Ignored: prefixes (windowed.py
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from kvsim.allocators.arena import Slots, Table, layout_of_tables
-from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
+from kvsim.allocators.arena import Table, layout_of_tables
+from kvsim.allocators.base import Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups
-from kvsim.allocators.sglang.kinds import Counts, held_by_kinds, kinds_of_groups
+from kvsim.allocators.sglang.kinds import Counts, TwoKinds
 
 INTERVAL = 128
 
@@ -37,7 +37,7 @@ class Pages:
         return f"{len(self.full)} pages, {self.behind} behind the window"
 
 
-class SglangWindows(Allocator):
+class SglangWindows(TwoKinds):
     """Full and SWA pages that are allocated together; SWA pages are freed behind the window.
 
     Parameters
@@ -67,16 +67,9 @@ class SglangWindows(Allocator):
             )
         super().__init__(capacity_slots)
         self.page_size = page_size
-        self.groups = groups
-        self.interval = interval
-        self.slots_per_token = groups.each
-        self.kinds = kinds_of_groups(groups)
+        self._keep(groups, interval)
         self._gone = 0  # slots that finished sequences have left behind their windows
         self._held: Holdings[Pages] = Holdings()
-
-    @property
-    def block_slots(self) -> int:
-        return self.page_size
 
     # -- defined by the two kinds of pools ----------------------------------------------------
 
@@ -111,9 +104,6 @@ class SglangWindows(Allocator):
             return whole
         reach = self.groups.window + max(self.interval, self.page_size) + chunk
         return min(whole, self._count(reach) + 1)
-
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return self.groups.each * self._count(tokens) * self.page_size
 
     def peak_slots(self, tokens: int, bound: int) -> int:
         full, windowed, *_ = self.groups
@@ -212,18 +202,10 @@ class SglangWindows(Allocator):
 
     # -- counting -----------------------------------------------------------------------------
 
-    def kind_counts(
-        self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
-    ) -> Callable[[], Sequence[int]]:
-        return self._counts
-
     def _counts(self) -> Counts:
         left = self.expired_slots + self._gone
         table = (self.used_slots + left) // self.groups.each
         return self.groups.windowed * table - left, table, self._gone, 0, 0
-
-    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
-        return held_by_kinds(self.groups, used, internal, counts)
 
     # -- looking ------------------------------------------------------------------------------
 

@@ -140,7 +140,8 @@ def _matched(memory: SglangMemory, waiting: Sequence[Request]) -> tuple[dict[Req
 
     Tokens on the host count as cached, but a request with no other hits may be in the second set.
     """
-    others, hits, alike = SglangTree(1), {}, set()
+    others: SglangTree[Node] = SglangTree(1)
+    hits, alike = {}, set()
     for request in waiting:
         match = memory.look(request, request.known_tokens)
         found = match.tokens

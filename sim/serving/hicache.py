@@ -20,7 +20,7 @@ from kvsim.allocators.base import Match
 from kvsim.allocators.runs import text_of
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.host_tree import HostTree
-from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.nodes import HostNode
 from kvsim.allocators.sglang.rows import SglangMatch
 from kvsim.sim.serving.decision import LayerLoad
 from kvsim.sim.serving.hicache_storage import NoStorage
@@ -57,8 +57,8 @@ class Hicache(Below):
     ) -> None:
         self.server, self.cached, self.tree = server, cached, tree
         self.link, self.layers, self.token_bytes = link, layers, token_bytes
-        self._writes: deque[tuple[int, list[Node]]] = deque()  # under way: when each ends, and its nodes
-        self._loads: list[Node] = []  # nodes where the loads of the last step end
+        self._writes: deque[tuple[int, list[HostNode]]] = deque()  # under way: when each ends, and its nodes
+        self._loads: list[HostNode] = []  # nodes where the loads of the last step end
         self._loading: list[tuple[Request, int]] = []  # requests, and how many tokens each loads
         self._delay_ps = 0
         self.storage = NoStorage()
@@ -80,7 +80,7 @@ class Hicache(Below):
         self._delay_ps = 0
         self.storage.meet()
         self._write(now_ps)
-        written: list[Node] = []
+        written: list[HostNode] = []
         while self._writes and self._writes[0][0] <= now_ps:
             written += self._writes.popleft()[1]
         loaded, self._loads = self._loads, []
@@ -160,7 +160,7 @@ class Hicache(Below):
         """Let the step load them, all or none; returns the tokens by which the match is then longer."""
         if self.on_host(match) < LEAST_LOADED:
             return 0
-        assert isinstance(match, SglangMatch)
+        assert isinstance(match, SglangMatch) and isinstance(match.below, HostNode)
         here, server = match.tokens, self.server
         tokens = self.cached.load(match)
         if tokens:
@@ -193,5 +193,5 @@ class Hicache(Below):
                 server.events.loaded(request, ends_ps, server.steps, each)
 
 
-def _tokens(nodes: list[Node]) -> int:
+def _tokens(nodes: list[HostNode]) -> int:
     return sum([node.tokens for node in nodes])

@@ -24,7 +24,7 @@ from kvsim.allocators.eviction.base import Chain
 from kvsim.allocators.runs import cut, text_of
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.host_tree import HostTree
-from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.nodes import HostNode
 from kvsim.allocators.texts import Texts, pieces
 from kvsim.allocators.tiers.pieces import Piece, before, keys_of, size
 from kvsim.sim.serving.hicache_retries import Retries
@@ -44,7 +44,7 @@ class Fetch:
 
     Attributes
     ----------
-    anchor, start : Node, int
+    anchor, start : HostNode, int
         The node that it follows, which stays on the host: see `HostTree.hold_on_host`.
     text : list of Run
         Text of the whole prompt.
@@ -61,7 +61,7 @@ class Fetch:
         *("tokens", "unread", "wanted"),
     )
 
-    def __init__(self, request: Request, anchor: Node, start: int, text: list[Run], tokens: int) -> None:
+    def __init__(self, request: Request, anchor: HostNode, start: int, text: list[Run], tokens: int) -> None:
         self.request, self.anchor, self.start, self.text, self.tokens = request, anchor, start, text, tokens
         self.known_ps = 0
         self.wanted: list[Piece] = []
@@ -161,7 +161,7 @@ class NoStorage:
     def meet(self) -> None:
         """Ask for the prompts of new arrivals."""
 
-    def store(self, node: Node, tokens: int) -> None:
+    def store(self, node: HostNode, tokens: int) -> None:
         """The last `tokens` tokens of a path were copied to the host: they go on."""
 
     def settle(self) -> None:
@@ -216,11 +216,11 @@ class Storage(NoStorage):
         server.memory.links.append(store)
         self._met = 0
         self._fetches: dict[Request, Fetch] = {}
-        self._writes: deque[tuple[int, Node, int]] = deque()
+        self._writes: deque[tuple[int, HostNode, int]] = deque()
 
     # -- writing ------------------------------------------------------------------------------
 
-    def store(self, node: Node, tokens: int) -> None:
+    def store(self, node: HostNode, tokens: int) -> None:
         """Those of the last `tokens` tokens of a path that the storage lacks go on to it."""
         new = self._store.take(self.server, self._pieces(_path(node), node.end - tokens, node.end))
         if new:
@@ -260,6 +260,7 @@ class Storage(NoStorage):
         tree, most = self.tree, request.known_tokens - 1
         match = self.cached.look(request.content, request.own, most)
         anchor = match.below
+        assert isinstance(anchor, HostNode)
         self.retries.asks(request, anchor.end)
         known = hit_end is not None and anchor.end < hit_end <= most
         tokens = (hit_end if known and hit_end else most) - anchor.end
@@ -378,7 +379,7 @@ class Storage(NoStorage):
         return min(ends if reads_ps is None else [*ends, reads_ps], default=None)
 
 
-def _path(node: Node) -> list[Run]:
+def _path(node: HostNode) -> list[Run]:
     """The text from the root to the end of a node."""
     parts = [node.runs]
     while node.parent is not node:

@@ -53,7 +53,7 @@ class Replay:
     def forward_begin(self, name, written):
         running = self.passes[name] = Pass()
         for pool_name, pool in self.pools.items():
-            pool.begin_pass(running, written.get(pool_name, []))
+            pool.passes.begin(running, written.get(pool_name, []))
 
     def forward_end(self, name):
         self.passes[name].over = True
@@ -72,9 +72,9 @@ class Replay:
 
     def waits(self):
         names = {running: name for name, running in self.passes.items()}
-        found = [names[running] for pool in self.pools.values() for running in pool.waits]
+        found = [names[running] for pool in self.pools.values() for running in pool.passes.waits]
         for pool in self.pools.values():
-            pool.waits.clear()
+            pool.passes.waits.clear()
         return found
 
     def seen(self):

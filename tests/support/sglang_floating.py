@@ -165,7 +165,7 @@ class Floating(Middle):
 
     def make_room(self, low_side: bool, least_bytes: int) -> None:
         """Move pages away from a side until `least_bytes` are free there; nothing if that is impossible."""
-        self.settle()
+        self.passes.settle()
         low, high = self._region()
         gap = self.gap_pages()[0 if low_side else 1]
         live = sorted(self.virtual)
