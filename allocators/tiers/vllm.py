@@ -108,8 +108,8 @@ class VllmTier(Tier):
         evicted: list[range] = []
         short = (missing[0][2] if len(missing) == 1 else size(missing)) + chunks.held - chunks.capacity
         if short > 0:
-            present = missing != pieces  # usually none of it
-            stay = chunks.keep([*pieces, *kept] if present else kept) if present or kept else []
+            guarded = kept if missing == pieces else [*pieces, *kept]
+            stay = chunks.keep(guarded) if guarded else []
             fits = short <= chunks.idle
             if fits:
                 evicted = order.choose(short)
