@@ -35,6 +35,7 @@ from kvsim.sim.parts import Part, check_taken, defaults_of
 from kvsim.sim.policies.base import Policy
 from kvsim.sim.policies.named import policy_class
 from kvsim.sim.record.events import Events
+from kvsim.sim.record.instants import TIMELINE_ROWS
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
@@ -359,6 +360,7 @@ def build_engine(
     check: bool = False,
     events: bool = False,
     map_instants: int = 0,
+    timeline_rows: int = TIMELINE_ROWS,
 ) -> Engine:
     """The engine of a deployment, ready to run the workload once; `map_instants`: 0 for no memory map."""
     found = deployment if isinstance(deployment, Resolved) else resolve(deployment)
@@ -373,7 +375,7 @@ def build_engine(
         hidden = replace(pool.deployment.engine, async_scheduling=pool.scheduler.hides_host)
         cost = cost_of(pool.cost, replace(pool.deployment, engine=hidden))
         side = None if hand_over is None else (hand_over, role)
-        watched = step_log, check, events, map_instants, map_tokens
+        watched = step_log, check, events, map_instants, map_tokens, timeline_rows
         maker = _Maker(pool, cost, log, max_span, *watched, shared, bool(fleet.fail), side)
         makers += [maker] * pool.deployment.fleet.replicas
 
@@ -449,6 +451,7 @@ class _Maker:
     events: bool
     map_instants: int
     map_tokens: int
+    timeline_rows: int
     shared: SharedTiers
     mortal: bool
     side: "tuple[HandOver, str] | None" = None
@@ -487,6 +490,7 @@ class _Maker:
             kinds_in_words=kinds_in_words(kept.hybrid, kept.groups, deployment.served_model),
             max_span=self.max_span,
             step_log=self.step_log,
+            timeline_rows=self.timeline_rows,
             check=self.check,
             hears_late=scheduler.asynchronous and measured(deployment.cost),
             events=Events(self.log if self.mortal else None) if self.events else None,

@@ -53,6 +53,7 @@ from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.record import metrics
 from kvsim.sim.record.attainment import SECONDS_PER_HOUR, attained
+from kvsim.sim.record.instants import TIMELINE_ROWS
 from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.serving.engine import Engine
@@ -352,6 +353,7 @@ def prepare(
     step_log: bool = False,
     events: bool = False,
     map_instants: int = 0,
+    timeline_rows: int = TIMELINE_ROWS,
     goals: Goals = NO_GOALS,
 ) -> Simulation:
     """Check everything that can be checked before the run, and build its engine.
@@ -368,6 +370,8 @@ def prepare(
         Whether to write a table of what happens to each request.
     map_instants : int
         Approximate number of instants of a memory map for each replica; 0: no map.
+    timeline_rows : int
+        At most this many rows of the timeline for each replica; all else stays the same.
     goals : Goals
         Goals of the run: latency limits, the price of a GPU.
     """
@@ -383,6 +387,7 @@ def prepare(
         step_log=step_log,
         events=events,
         map_instants=map_instants,
+        timeline_rows=timeline_rows,
     )
     return Simulation(found, traffic, engine, goals)
 

@@ -45,6 +45,8 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import text_of, understood
 from kvsim.sim.models.catalog import GIB, gpu_named, model_named
 from kvsim.sim.models.spec import ModelSpec
+from kvsim.sim.record.instants import FEWEST_ROWS
+from kvsim.sim.record.metrics import Column
 from kvsim.sim.run import prepare
 from kvsim.sim.workload import PS_PER_S, Clients, Workload
 
@@ -188,9 +190,14 @@ def workload_of(point: Point, seed: int = 0) -> Workload:
     return Workload(point.name, none, lengths[0], lengths[1], waits=Clients(point.clients, none))
 
 
+def _served(deployment: Deployment, workload: Workload) -> dict[str, Column]:
+    """The requests as simulated."""
+    return prepare(deployment, workload, {}, timeline_rows=FEWEST_ROWS).outcome().requests
+
+
 def compare_point(point: Point, cost: str | None = None) -> list[Compared]:
     """Mean TTFT, TPOT and E2E of a point, and its throughput, by the same closed-loop arithmetic."""
-    done = prepare(deployment_of(point, cost), workload_of(point), {}).outcome().requests
+    done = _served(deployment_of(point, cost), workload_of(point))
     ttft, tpot = (float(np.nanmean(done[name].astype(np.float64))) for name in ("ttft_s", "tpot_s"))
     steps = (1 + RANGE) / 2 * point.output_tokens - 1
     e2e = point.ttft_s + steps * point.tpot_s, ttft + steps * tpot
@@ -339,7 +346,7 @@ def measured(path: Path, deployment: Deployment) -> Run:
 
 def compare_run(run: Run) -> tuple[list[Compared], dict[str, tuple[Floats, Floats]]]:
     """Mean, p50 and p99 of a run, and both columns of each quantity, request by request."""
-    done = prepare(run.deployment, run.workload, {}).outcome().requests
+    done = _served(run.deployment, run.workload)
     columns = {name: done[name].astype(np.float64) for name in ("ttft_s", "tpot_s", "e2e_s")}
     tokens = np.maximum(run.workload.output_tokens - 1, 1)
     pairs = {

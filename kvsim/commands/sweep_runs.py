@@ -26,6 +26,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.record.instants import FEWEST_ROWS
 from kvsim.sim.record.summary import Summary
 from kvsim.sim.run import Simulation, defaults_told, prepare
 from kvsim.sim.starts import starts_told
@@ -70,7 +71,8 @@ def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
     server, traffic, _ = described(None, None, dict(settings))
     deployment, _ = _deployed(server)
     source = _source(traffic).with_seed(seed)
-    return prepare(deployment.with_seed(seed), source.workload(), source.as_json(), goals=goals)
+    deployment, workload = deployment.with_seed(seed), source.workload()
+    return prepare(deployment, workload, source.as_json(), goals=goals, timeline_rows=FEWEST_ROWS)
 
 
 def defaults(each: Iterable[Settings]) -> list[str]:

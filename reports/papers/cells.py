@@ -26,6 +26,7 @@ from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.files.whole_file import whole_file
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record import metrics
+from kvsim.sim.record.instants import FEWEST_ROWS
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.reservation import reservation
@@ -92,7 +93,10 @@ def carry_out(cell: Cell, build: Builder) -> Numbers:
     deployment = deployment_of(cell)
     cpu_s = time.process_time()
     workload = workload_of(cell, build)
-    result = build_engine(deployment, workload, step_log=cell.get("step_log", False)).run()
+    engine = build_engine(
+        deployment, workload, step_log=cell.get("step_log", False), timeline_rows=FEWEST_ROWS
+    )
+    result = engine.run()
     table = metrics.request_table(result)
     summary: Any = metrics.summary(result, table)
     waiting: Mapping[str, float] = summary["memory"]["saturated"] or {}

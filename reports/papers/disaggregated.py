@@ -22,6 +22,7 @@ from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.instants import FEWEST_ROWS
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Workload
 
@@ -65,7 +66,7 @@ class Attainment:
         for seed in range(self.seeds):
             gpus = self.fleet.all_gpus
             work = drawn(self.lengths, self.requests * gpus, rate * gpus, seed)
-            result = build_engine(self.fleet, work).run()
+            result = build_engine(self.fleet, work, timeline_rows=FEWEST_ROWS).run()
             self.runs += 1
             self.heard(len(work))
             first = computed_ps(result)

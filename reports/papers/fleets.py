@@ -15,6 +15,7 @@ from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.instants import FEWEST_ROWS
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Clients, Workload
 
@@ -57,7 +58,7 @@ def tiered_fleet(
     deployment = Deployment(
         model=model, gpu=gpu, fleet=FleetConfig(**fleet), engine=EngineConfig.of(engine), **own
     )
-    result = build_engine(deployment, work).run()
+    result = build_engine(deployment, work, timeline_rows=FEWEST_ROWS).run()
     first_s = (result.requests["first_token_ps"] - result.arrival_ps) / PS_PER_S
     end_s = (result.requests["finish_ps"] - result.arrival_ps) / PS_PER_S
     prompts = int(work.prompt_tokens.sum())

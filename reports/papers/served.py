@@ -25,6 +25,7 @@ from kvsim.sim.cost.dgx import PS_PER_MS, Machine
 from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.instants import FEWEST_ROWS
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Clients, Workload
 
@@ -123,7 +124,7 @@ class Cluster:
 
     def _run(self, work: Workload) -> npt.NDArray[np.int64]:
         """When each request arrives, has its first token, and ends; shape (3, n)."""
-        result = build_engine(self.fleet, work).run()
+        result = build_engine(self.fleet, work, timeline_rows=FEWEST_ROWS).run()
         self.runs += 1
         self.heard(len(work))
         return np.array([result.arrival_ps, computed_ps(result), result.requests["finish_ps"]])

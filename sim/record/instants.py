@@ -5,14 +5,16 @@ doubles. So a run of any length keeps between half of `most_rows` and all of the
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from kvsim.sim.serving.memory import Level
 from kvsim.sim.workload import Int64Column
 
-TIMELINE_ROWS = 1024
+TIMELINE_ROWS: Final = 1024
+FEWEST_ROWS: Final = 2
+"""For runs whose timeline nobody reads: each row ends a span."""
 
 
 class Instant(NamedTuple):

@@ -14,6 +14,9 @@ import pytest
 import kvsim
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.cli import main
+from kvsim.commands.sweep_runs import prepared
+from kvsim.reports.rundir.formats import plain
+from kvsim.sim.options.goals import NO_GOALS
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +31,32 @@ def swept(tmp_path, *flags, name="out"):
 def keys(directory):
     """The keys of the runs that are done, in their order."""
     return [json.loads(line)["key"] for line in (directory / "runs.jsonl").read_text().splitlines()]
+
+
+LLAMA = {"model": "llama-3.1-8b", "gpu": "h100"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {**LLAMA, "pool": "prefill:1 decode:3"},
+        {**LLAMA, "kv_offloading_size": "8GiB", "max_num_seqs": 4},
+        {**LLAMA, "speculative_method": "eagle3", "num_speculative_tokens": 3, "acceptance_length": 2.4},
+        {"scheduler": "sglang", "allocator": "sglang", "enable_hierarchical_cache": True},
+        {"allocator": "vattention", "policy": "mlfq"},
+        {"model": "gemma-3-27b", "gpu": "h100"},
+        {"replicas": 2, "fail": "replica=0:at=5:for=5"},
+    ],
+    ids=lambda settings: " ".join(map(str, settings.values())) or "usual",
+)
+def test_a_run_of_a_sweep_keeps_hardly_any_timeline_and_differs_in_nothing_else(settings):
+    settings = {"num_prompts": 60, "request_rate": 4.0, **settings}
+    found, whole = prepared(settings, 0, NO_GOALS).outcome(), kvsim.simulate(**settings)
+    replicas = len(set(found.timeline.get("replica", [0])))
+    assert len(found.timeline["time_s"]) < 4 * replicas < len(whole.timeline) / 20
+    assert plain(found.summary | {"simulation": {}}) == {**whole.summary, "simulation": {}}
+    pd.testing.assert_frame_equal(pd.DataFrame(found.requests), whole.requests, check_dtype=False)
 
 
 def test_a_row_has_every_setting_that_varies_and_every_number(tmp_path, capsys):

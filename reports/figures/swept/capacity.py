@@ -21,7 +21,7 @@ Axis = tuple[str, str]
 def capacity(  # noqa: PLR0917 - the parts of a picture
     rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, beside: Sequence[str], style: Style
 ) -> Figure:
-    """Draw bars, largest first per clock, with a line for the interval and the limit beside it."""
+    """Draw bars, largest first per clock, with their limits and, for several seeds, their intervals."""
     unit, words = axis
     below = lines_below(style, beside)
     clocks = list(dict.fromkeys(map(clock_of, rows)))
@@ -35,21 +35,19 @@ def capacity(  # noqa: PLR0917 - the parts of a picture
     figure = new_sheet(style, 1.6 + 0.17 * len(below) + (0.22 if crowded else 0.5) * tall, headline)
     axes = figure.subplots()
     places = places_by_clock(axes, style, [rows[place] for place in order])
-    highs = [(row[f"{unit}_high"] or 0.0) / (row["gpus"] or 1) for row in rows]
-    most = max(*highs, *(row[f"{unit}_per_gpu"] or 0.0 for row in rows)) or 1.0
+    most = max(_interval(row, unit)[1] for row in rows) or 1.0
     for place, (at, look) in zip(order, places, strict=True):
         row = rows[place]
         value = row[f"{unit}_per_gpu"]
         if value is not None:
             axes.barh(at, value, height=0.62, color=look.colour, alpha=0.85)
-            ends = [max(row[f"{unit}_{end}"] or 0.0, 0.0) / (row["gpus"] or 1) for end in ("low", "high")]
-            axes.plot(ends, [at, at], color=style.ink, linewidth=style.line)
-        else:
-            ends = [0.0, 0.0]
+        low, high = _interval(row, unit)
+        if low < high:
+            axes.plot([low, high], [at, at], color=style.ink, linewidth=style.line)
         said = f"{'>= ' * row['at_least']}{figures(value)}" if value is not None else "none"
         why = said if alone else f"{said}   {short(str(row['limited_by']), 72)}"
         how: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
-        axes.text(max(ends[1], value or 0.0) + 0.01 * most, at, why, **how)
+        axes.text(high + 0.01 * most, at, why, **how)
     names = [short(labels[place], 34) for place in order]
     size = style.small_pt if crowded else None
     pieces.bars_named(axes, style, [at for at, _ in places], names, fontsize=size)
@@ -58,3 +56,12 @@ def capacity(  # noqa: PLR0917 - the parts of a picture
     axes.set_xlabel(f"{words} per GPU")
     figure.supxlabel("\n".join(below), x=0.01, ha="left", color=style.muted, fontsize=0.9 * style.small_pt)
     return figure
+
+
+def _interval(row: Row, unit: str) -> tuple[float, float]:
+    """The ends of a system's interval per GPU; both are its value with one seed, 0 without a value."""
+    value = row[f"{unit}_per_gpu"] or 0.0
+    if not value or row["seeds"] == 1:
+        return value, value
+    low, high = (max(row[f"{unit}_{end}"] or 0.0, 0.0) / (row["gpus"] or 1) for end in ("low", "high"))
+    return low, max(high, value)
