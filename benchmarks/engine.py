@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,6 +47,7 @@ from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.policies import POLICIES
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.serving.fleet import ONE, FleetConfig
@@ -219,17 +221,18 @@ def with_drafts(requests: int, repeat: int) -> list[dict[str, object]]:
     """Llama-3.1-8B on an H100 with and without EAGLE-3, in alternation: the minimum CPU seconds of each."""
     said = {"speculative_method": "eagle3", "num_speculative_tokens": 3, "acceptance_length": 2.4}
     model, gpu = model_named("llama-3.1-8b"), gpu_named("h100")
-    where = [
-        Deployment(model=model, gpu=gpu, engine=EngineConfig(scheduler="vllm-v1", options=options))
-        for options in ({}, said)
-    ]
+    engines = [EngineConfig(scheduler="vllm-v1", options=options) for options in ({}, said)]
+    by_clock = {
+        "roofline": [Deployment(model=model, gpu=gpu, engine=engine) for engine in engines],
+        "measured": [Scenario(model=model.name, gpu=gpu.name, options=own).deployed() for own in ({}, said)],
+    }
     rows = []
-    for rate in (8.0, 20.0, 50.0):
+    for (clock, where), rate in product(by_clock.items(), (8.0, 20.0, 50.0)):
         work = sharegpt(requests, rate)
         runs = [[timed(each, work)[0] for each in where] for _ in range(repeat)]
         plain_s, drafts_s = (min(column) for column in zip(*runs, strict=True))
-        rows.append({"request_rate": rate, "plain_cpu_s": plain_s, "drafts_cpu_s": drafts_s})
-        rows[-1]["times_plain"] = drafts_s / plain_s
+        row = {"clock": clock, "request_rate": rate, "plain_cpu_s": plain_s, "drafts_cpu_s": drafts_s}
+        rows.append(row | {"times_plain": drafts_s / plain_s})
     return rows
 
 

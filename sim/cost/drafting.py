@@ -8,11 +8,14 @@ pass computes one token per sequence. A pass costs the same as a step of the dra
 
 vLLM replays the CUDA graph of the next captured size, in tokens. With drafts all sizes are multiples of
 1 + K, so that whole sequences fit; the padding of a step is priced as drafts of the same sequences.
+
+Drafts make contexts grow unevenly, and every step would need prices of its own for up to three launches. So
+steps without prompts are computed at both ends of APART tokens of the mean context, and lie on a line in
+between, unless the model's times are a line anyway.
 """
 
 from collections.abc import Sequence
-from operator import add
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
 
@@ -20,8 +23,8 @@ MOST_CAPTURED: Final = 512
 MOST_ON_BLACKWELL: Final = 1024
 """Tokens of the largest graph: 1024 on GPUs of compute capability 10.x, as B200 and B300, 512 on others."""
 
-KNOWN: Final = 1 << 12
-"""Number of steps for which the time of the passes after them is cached."""
+APART, APART_AT_FIRST = 64, 8
+"""Tokens of the mean context from line to line; APART_AT_FIRST while it is below APART."""
 
 
 def captured(drafts: int, seqs: int, budget: int, most: int = MOST_CAPTURED) -> tuple[int, ...]:
@@ -41,6 +44,28 @@ def captured(drafts: int, seqs: int, budget: int, most: int = MOST_CAPTURED) -> 
 def _grid(most: int) -> list[int]:
     """1, 2, 4, multiples of 8 below 256, multiples of 16 from 256 on."""
     return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
+
+
+class Segment(NamedTuple):
+    """Steps whose contexts sum to `start` or more, up to `last`; computed at `first` and at `last`."""
+
+    start: int
+    first: int
+    last: int
+    first_ps: int
+    first_passes_ps: int
+    last_ps: int
+    last_passes_ps: int
+
+    def step_ps(self, context: int) -> int:
+        """Time of a step, its passes included."""
+        more = self.last_ps - self.first_ps
+        return self.first_ps + more * (context - self.first) // (self.last - self.first)
+
+    def passes_ps(self, context: int) -> int:
+        """Time of its passes."""
+        more = self.last_passes_ps - self.first_passes_ps
+        return self.first_passes_ps + more * (context - self.first) // (self.last - self.first)
 
 
 class Drafting(CostModel):
@@ -68,8 +93,8 @@ class Drafting(CostModel):
         self.context_tile = int(getattr(target, "context_tile", 0))
         self.flags = bool(getattr(target, "flags", False))
         self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
-        self._known: dict[StepShape, int] = {}  # time of the passes after the steps of spans
-        self._last: tuple[StepShape | None, int] = None, 0  # the same after single steps
+        self._segments: dict[tuple[int, int, int, int], Segment] = {}
+        self._last: tuple[StepShape | None, int] = None, 0  # time of the passes after a step
         self._laters: dict[int, tuple[int, int] | None] = {}  # line of a later pass, by sequences
 
     @property
@@ -83,7 +108,23 @@ class Drafting(CostModel):
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
         """Pass the model's own part of the step on to the model."""
-        self._target.carried_out(self._padded(shape), duration_ps - self.passes_ps(shape))
+        if _only_verifies(shape):
+            passes_ps = self._segment(shape, shape.context_tokens).passes_ps(shape.context_tokens)
+        else:
+            passes_ps = self.passes_ps(shape)
+        self._target.carried_out(self._padded(shape), duration_ps - passes_ps)
+
+    def steps_carried_out(
+        self, shape: StepShape, contexts: Sequence[int], durations_ps: Sequence[int]
+    ) -> None:
+        """As in `CostModel`."""
+        if not _only_verifies(shape):
+            super().steps_carried_out(shape, contexts, durations_ps)
+            return
+        segments = self._segments_of(shape, contexts)
+        each = zip(segments, contexts, durations_ps, strict=True)
+        own_ps = [duration_ps - segment.passes_ps(context) for segment, context, duration_ps in each]
+        self._target.steps_carried_out(self._padded(shape), contexts, own_ps)
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
         """Pass the span on to the model."""
@@ -94,6 +135,8 @@ class Drafting(CostModel):
         line = self.line(shape)
         if line is not None:
             return line[0] + line[1] * shape.context_tokens
+        if _only_verifies(shape):
+            return self._segment(shape, shape.context_tokens).step_ps(shape.context_tokens)
         return self._target.step_ps(self._padded(shape)) + self.passes_ps(shape)
 
     def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
@@ -118,37 +161,44 @@ class Drafting(CostModel):
         more = shape.draft_passes - 1
         return found[0] + one[0] + more * other[0], found[1] + one[1] + more * other[1]
 
-    def steps_ps(
-        self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None
-    ) -> list[int]:
+    def steps_ps(self, shape: StepShape, contexts: Sequence[int]) -> list[int]:
         """As in `CostModel`."""
-        seqs = shape.decode_seqs
-        if pairs is not None or not seqs:
-            return super().steps_ps(shape, contexts, pairs)
-        found = self._target.steps_ps(self._padded(shape), contexts)
-        if self._draft is None or not shape.draft_passes:
-            return found
-        passes = self._each_passes_ps(shape, contexts)
-        if self.flags:  # the engine asks again when these steps are over
-            if len(self._known) > KNOWN:
-                self._known.clear()
-            self._known |= {
-                shape._replace(context_tokens=each): ps for each, ps in zip(contexts, passes, strict=True)
-            }
-        return list(map(add, found, passes))
+        if not _only_verifies(shape):
+            return super().steps_ps(shape, contexts)
+        segments = self._segments_of(shape, contexts)
+        return [segment.step_ps(context) for segment, context in zip(segments, contexts, strict=True)]
 
-    def _each_passes_ps(self, shape: StepShape, contexts: Sequence[int]) -> list[int]:
-        """Time of all passes after each of these steps."""
-        assert self._draft is not None
-        seqs = shape.decode_seqs
-        first, later, drafts = self._first(shape), self._later(shape), shape.draft_tokens
-        seen = [shape.prefill_pairs + drafts * (context // seqs) for context in contexts]
-        firsts = self._draft.steps_ps(first, contexts, seen)
-        if shape.draft_passes == 1:
-            return firsts
-        more, passes = shape.prefill_tokens, shape.draft_passes - 1
-        laters = self._draft.steps_ps(later, [context + more for context in contexts] if more else contexts)
-        return [one + passes * each for one, each in zip(firsts, laters, strict=True)]
+    # -- steps that only verify and propose ---------------------------------------------------
+
+    def _segment(self, shape: StepShape, context: int) -> "Segment":
+        """The segment in which contexts of this sum lie."""
+        seqs, drafts, passes = shape.decode_seqs, shape.draft_tokens, shape.draft_passes
+        mean = context // seqs
+        apart = APART if mean >= APART else APART_AT_FIRST
+        start = mean - mean % apart
+        name = seqs, drafts, passes, start
+        found = self._segments.get(name)
+        if found is None:
+            first = start * seqs + (seqs > 1)  # contexts that differ: equal ones begin a tile together
+            last = (start + apart) * seqs - 1
+            ends = self._computed(shape, first), self._computed(shape, last)
+            found = self._segments[name] = Segment(start * seqs, first, last, *ends[0], *ends[1])
+        return found
+
+    def _segments_of(self, shape: StepShape, contexts: Sequence[int]) -> list["Segment"]:
+        """The segment of each of these contexts."""
+        segment, found = self._segment(shape, contexts[0]), []
+        for context in contexts:
+            if not segment.start <= context <= segment.last:
+                segment = self._segment(shape, context)
+            found.append(segment)
+        return found
+
+    def _computed(self, shape: StepShape, context: int) -> tuple[int, int]:
+        """Time of the step with these contexts, its passes included, and of the passes."""
+        at = shape._replace(context_tokens=context)
+        passes_ps = self.passes_ps(at)
+        return self._target.step_ps(self._padded(at)) + passes_ps, passes_ps
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """As in `CostModel`, for steps without drafts."""
@@ -164,13 +214,9 @@ class Drafting(CostModel):
         """Time of all passes after a step."""
         if self._draft is None or not shape.draft_passes:
             return 0
-        if self._last[0] is shape:
-            return self._last[1]
-        found = self._known.get(shape) if self._known else None
-        if found is None:
-            found = self._passes_ps(self._draft, shape)
-            self._last = shape, found
-        return found
+        if self._last[0] is not shape:
+            self._last = shape, self._passes_ps(self._draft, shape)
+        return self._last[1]
 
     def _passes_ps(self, draft: CostModel, shape: StepShape) -> int:
         first_ps, more = draft.step_ps(self._first(shape)), shape.draft_passes - 1
@@ -212,3 +258,9 @@ class Drafting(CostModel):
     def _padding(self, tokens: int) -> int:
         """Tokens missing up to the next graph; 0 beyond the largest, as none is then replayed."""
         return self._missing[tokens] if tokens < len(self._missing) else 0
+
+
+def _only_verifies(shape: StepShape) -> bool:
+    """Whether a step computes nothing but sequences and their drafts."""
+    tokens, _, prompts, seqs, _, copied, came, _, went, _, _, drafts, passes = shape
+    return seqs > 0 and (drafts > 0 or passes > 0) and not (tokens or prompts or copied or came or went)

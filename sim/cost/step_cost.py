@@ -118,6 +118,13 @@ class CostModel:
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
         """Called after a step was carried out."""
 
+    def steps_carried_out(
+        self, shape: StepShape, contexts: Sequence[int], durations_ps: Sequence[int]
+    ) -> None:
+        """Called after steps that differ only in the sum of their contexts, which rises, were carried out."""
+        for context, duration_ps in zip(contexts, durations_ps, strict=True):
+            self.carried_out(shape._replace(context_tokens=context), duration_ps)
+
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
         """Called after the steps of a span were carried out; `ends` count from its start."""
 
@@ -125,16 +132,9 @@ class CostModel:
     def step_ps(self, shape: StepShape) -> int:
         """The duration of one step."""
 
-    def steps_ps(
-        self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None
-    ) -> list[int]:
-        """Durations of steps that differ only in the sum of their contexts and in their `pairs`."""
-        if pairs is None:
-            return [self.step_ps(shape._replace(context_tokens=tokens)) for tokens in contexts]
-        return [
-            self.step_ps(shape._replace(context_tokens=tokens, prefill_pairs=each))
-            for tokens, each in zip(contexts, pairs, strict=True)
-        ]
+    def steps_ps(self, shape: StepShape, contexts: Sequence[int]) -> list[int]:
+        """Durations of steps that differ only in the sum of their contexts."""
+        return [self.step_ps(shape._replace(context_tokens=tokens)) for tokens in contexts]
 
     def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
         """The line (ps, ps more per token of the contexts) of steps that differ only in their contexts.

@@ -50,7 +50,7 @@ class Pricing:
         self.plain = self._linear and not self.hears
         self.contexts: list[int] = []
         self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}  # by decode-only batch
-        self._unlike: list[tuple[StepShape, int]] = []  # shape and duration of unlike steps
+        self._unlike: tuple[StepShape, StepShape, list[int], list[int]] | None = None  # the last of them
         self._heard: tuple[int, int] | None = None  # seats and contexts of the span
 
     def prompts_ps(self, tokens: int, pairs: int, most_tokens: int) -> int:
@@ -237,8 +237,7 @@ class Pricing:
             ends += [ends[-1] + end for end in accumulate(durations[done:])]
         self.contexts = tokens
         if self._hears:
-            shapes = [first, *[later._replace(context_tokens=each) for each in tokens[1:]]]
-            self._unlike = list(zip(shapes, durations, strict=True))
+            self._unlike = first, later, tokens, durations
         if ends[-1] > limit_ps:
             del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends
@@ -250,9 +249,12 @@ class Pricing:
         if self._heard is not None:
             self.cost.span_carried_out(*self._heard, ends)
             self._heard = None
-        for shape, duration in self._unlike[: len(ends)]:
-            self.cost.carried_out(shape, duration)
-        self._unlike = []
+        if self._unlike is not None:
+            first, later, contexts, durations = self._unlike
+            self._unlike, steps = None, len(ends)
+            self.cost.carried_out(first, durations[0])
+            if steps > 1:
+                self.cost.steps_carried_out(later, contexts[1:steps], durations[1:steps])
         if self._upkeep and self._works_in_spans:
             self._upkeep.pass_steps()
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from support.serving import everything, workload
 from support.settings import server_with
 
 from kvsim.sim.build import build_engine
+from kvsim.sim.cost import drafting
 from kvsim.sim.cost.drafting import captured
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.step_cost import StepShape
@@ -33,8 +35,9 @@ def server(said=None, cost="constant:1", **settings):
     """A server that speculates with these options."""
     config = {} if said is None else {"speculative_config": json.dumps(said)}
     blocks = {} if "kv_tokens" in settings else {"num_gpu_blocks": settings.pop("num_gpu_blocks", 400)}
-    longest = {"max_model_len": 512, "max_num_batched_tokens": 64, "max_num_seqs": 8}
-    asked = server_with(model=MODEL.name, gpu="h100", cost=cost, **blocks, **longest | settings | config)
+    usual = {"model": MODEL.name, "gpu": "h100", "max_model_len": 512}
+    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8}
+    asked = server_with(cost=cost, **usual | limits | blocks | settings | config)
     return asked.deployed()
 
 
@@ -382,16 +385,49 @@ def test_a_step_takes_as_long_as_the_next_captured_graph(cost):
     assert found.step_ps(beyond) < found.step_ps(beyond._replace(draft_tokens=430))
 
 
+@pytest.mark.parametrize("cost", ["calibrated", "measured-elsewhere"])
+def test_times_between_computed_ones_are_close_to_what_these_steps_take(cost):
+    """Contexts differ; where attention begins to cut them, a line cuts the corner."""
+    found, draw = timed(cost, 3, gpu="h200" if cost == "calibrated" else "h100"), Random(0)
+    steps = []
+    for seqs, mean in [(draw.randint(1, 200), draw.uniform(5, 5000)) for _ in range(300)]:
+        steps.append(StepShape(0, 0, 0, seqs, int(seqs * mean), draft_tokens=3 * seqs, draft_passes=3))
+    on_lines = [found.step_ps(step) for step in steps]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(drafting, "_only_verifies", lambda _: False)
+        exact = [found.step_ps(step) for step in steps]
+    errors = np.abs(np.array(on_lines) / np.array(exact) - 1)
+    assert 0 < errors.mean() < 0.001 and errors.max() < 0.01
+
+
+@pytest.mark.parametrize("cost", ["calibrated", "measured-elsewhere"])
+@pytest.mark.parametrize("rate", [2, 30])
+def test_on_a_measured_clock_spans_are_steps_also_in_what_lies_outside(cost, rate):
+    gpu = "h200" if cost == "calibrated" else "h100"
+    where = server(eagle(3, 2.4), cost=cost, gpu=gpu, max_num_seqs=16, max_num_batched_tokens=256)
+    draw, now_s, requests = Random(rate), 0.0, []
+    for _ in range(60):
+        now_s += draw.expovariate(rate)
+        requests.append((now_s, draw.randint(1, 200), draw.randint(1, 200)))
+    found = []
+    for most in (1, 1 << 20):
+        engine = build_engine(where, workload(requests), check=True, max_span=most)
+        result, clock = everything(engine.run()), engine.replica.pricing.cost
+        found.append((result, clock.extrapolated_share, clock.outside()))
+    assert found[0] == found[1]
+    assert found[0][1] > 0 or cost == "calibrated"
+
+
 TIMED = {}
 
 
-def timed(cost, drafts):
+def timed(cost, drafts, gpu="h100"):
     """The cost of steps with this many drafts of EAGLE-3."""
     if (cost, drafts) not in TIMED:
         from kvsim.sim.options.scenario import Scenario
 
         own = {"speculative_config": json.dumps(eagle(drafts, 2))}
-        asked = Scenario(model="llama-3.1-8b", gpu="h100", cost=cost, async_scheduling=True, options=own)
+        asked = Scenario(model="llama-3.1-8b", gpu=gpu, cost=cost, async_scheduling=True, options=own)
         TIMED[cost, drafts] = cost_named(cost, asked.deployed())
     return TIMED[cost, drafts]
 

@@ -263,9 +263,24 @@ class Calibrated(CostModel):
                 books.note(each)
             if seqs:
                 places = self._only_decoding(seqs).places
-                self._note_attention(places, seqs, shape.context_tokens, beside, (duration_ps,))
+                self._note_attention(places, seqs, (shape.context_tokens,), beside, (duration_ps,))
         elif seqs:
             self._note_decoding(seqs, shape.context_tokens, (duration_ps,))
+
+    def steps_carried_out(
+        self, shape: StepShape, contexts: Sequence[int], durations_ps: Sequence[int]
+    ) -> None:
+        """Add the time of steps without prompts."""
+        if not shape.draft_tokens:
+            super().steps_carried_out(shape, contexts, durations_ps)
+            return
+        books, ends = self._extrapolation, list(accumulate(durations_ps))
+        books.time_ps += ends[-1]
+        beside, outside = self._beside_decode(shape)
+        for each in outside:
+            books.note(each, len(ends))
+        places = self._only_decoding(shape.decode_seqs).places
+        self._note_attention(places, shape.decode_seqs, contexts, beside, ends)
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
         """Add the time of the steps of a span."""
@@ -276,10 +291,11 @@ class Calibrated(CostModel):
         beside, _, outside, places = self._decoding.get(seqs) or self._only_decoding(seqs)
         for each in outside:
             self._extrapolation.note(each, len(ends))
-        self._note_attention(places, seqs, total, beside, ends)
+        contexts = range(total, total + len(ends) * seqs, seqs)
+        self._note_attention(places, seqs, contexts, beside, ends)
 
     def _note_attention(
-        self, places: Sequence[Place], seqs: int, total: int, beside_ps: int, ends: Sequence[int]
+        self, places: Sequence[Place], seqs: int, contexts: Sequence[int], beside_ps: int, ends: Sequence[int]
     ) -> None:
         """For steps that end at `ends`: add the time beyond `beside_ps`, if attention lies outside."""
         books = self._extrapolation
@@ -291,11 +307,11 @@ class Calibrated(CostModel):
         if self._limits is None:
             return
         low, high = self._limits
-        if low * seqs <= total and total + (len(ends) - 1) * seqs <= high * seqs:
+        if low * seqs <= contexts[0] and contexts[-1] <= high * seqs:
             return
         start = 0
-        for step, end in enumerate(ends):
-            mean, duration = (total + step * seqs) / seqs, end - start - beside_ps
+        for context, end in zip(contexts, ends, strict=True):
+            mean, duration = context / seqs, end - start - beside_ps
             if not low <= mean <= high:
                 books.add(("decode", "context_tokens", mean), duration)
                 books.outside_ps += 0 if places else duration
