@@ -163,7 +163,7 @@ class Drafting(CostModel):
 
     def steps_ps(self, shape: StepShape, contexts: Sequence[int]) -> list[int]:
         """As in `CostModel`."""
-        if not _only_verifies(shape):
+        if not _only_verifies(shape) or self.line(shape) is not None:
             return super().steps_ps(shape, contexts)
         segments = self._segments_of(shape, contexts)
         return [segment.step_ps(context) for segment, context in zip(segments, contexts, strict=True)]
