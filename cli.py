@@ -45,7 +45,7 @@ from kvsim.command_line.traces import traces_app
 from kvsim.sim import __version__, installed_build
 from kvsim.sim.complaints import any_output, complaint
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.stopping import Stopped, Stopping
+from kvsim.sim.files.stopping import Stopped, Stopping, caused_by_stop
 from kvsim.sim.plugins import trusting
 
 if TYPE_CHECKING:
@@ -555,7 +555,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Exception as error:
-        return _failed(error)
+        if not caused_by_stop(error):
+            return _failed(error)
+        code = 130
     if code == 130:
         code = stop.exit_code or code
         with suppress(OSError):  # the terminal has closed

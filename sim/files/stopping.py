@@ -35,6 +35,17 @@ class Stop(KeyboardInterrupt):
         return 128 + self.number
 
 
+def caused_by_stop(error: BaseException | None) -> bool:
+    """Whether an exception was raised from a stop, as any import may do: `__set_name__` until Python 3.12."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class Stopped(Exception):
     """A command was stopped and will report the state of its work itself."""
 

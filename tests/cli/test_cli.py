@@ -602,6 +602,18 @@ def test_an_unwritable_path_is_refused_before_the_run(sim, monkeypatch):
     assert [path.name for path in Path().iterdir()] == ["file"]
 
 
+def wrapped(stop):
+    """As `__set_name__` until Python 3.12 raises a stop that arrives within it: in any import."""
+    error = RuntimeError("Error calling __set_name__ on 'member' instance 'field' in 'Made'")
+    error.__cause__ = stop
+    return error
+
+
+def raised_from_itself(error):
+    error.__cause__ = error
+    return error
+
+
 @pytest.mark.parametrize("command", ["run", "compare"])
 @pytest.mark.parametrize(
     ("error", "code", "line"),
@@ -611,9 +623,15 @@ def test_an_unwritable_path_is_refused_before_the_run(sim, monkeypatch):
             2,
             "error: cannot write deep/out: the disk is full\n",
         ),
+        (
+            raised_from_itself(OSError(errno.EDQUOT, "")),
+            2,
+            "error: cannot write deep/out: the disk is full\n",
+        ),
         (KeyboardInterrupt(), 130, "interrupted; nothing was written\n"),
+        (wrapped(KeyboardInterrupt()), 130, "interrupted; nothing was written\n"),
     ],
-    ids=["full disk", "interrupt"],
+    ids=["full disk", "disk from itself", "interrupt", "interrupt in another"],
 )
 def test_what_stops_the_writing_leaves_nothing(sim, monkeypatch, command, error, code, line):
     def fail(columns, path):
