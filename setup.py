@@ -109,7 +109,7 @@ def compiled() -> list[Extension]:
             documented(source)
     if os.name != "nt":
         for extension in found:  # a * b + c is rounded twice, as in Python, on every processor
-            extension.extra_compile_args.append("-ffp-contract=off")
+            extension.extra_compile_args += ["-ffp-contract=off", "-fvisibility=hidden"]
     return found
 
 
