@@ -95,20 +95,16 @@ class VllmTier(Tier):
     def store(self, user: int, pieces: Sequence[Piece], kept: Sequence[Piece] = ()) -> Stored | None:
         wanted = self._counted(pieces) if self.counts_offers else pieces
         chunks, order, state = self.chunks, self.order, self.chunks.state
-        missing: list[Piece] = []
-        usable: list[Piece] = []
-        for piece in wanted:
-            if state.startswith(ABSENT * piece[2], piece[1]):  # usually
-                missing.append(piece)
-                usable.append(piece)
-            else:
-                missing += split(state, piece, ABSENT)[0]
-                usable += split(state, piece, WRITTEN)[1]
+        missing = usable = wanted  # usually
+        for _, key, count in wanted:
+            if not state.startswith(ABSENT * count, key):
+                missing, usable = self._parts(wanted)
+                break
         order.offer(user, missing, usable)
         evicted: list[range] = []
         short = (missing[0][2] if len(missing) == 1 else size(missing)) + chunks.held - chunks.capacity
         if short > 0:
-            guarded = kept if missing == pieces else [*pieces, *kept]
+            guarded = kept if missing is pieces or missing == pieces else [*pieces, *kept]
             stay = chunks.keep(guarded) if guarded else []
             fits = short <= chunks.idle
             if fits:
@@ -121,6 +117,16 @@ class VllmTier(Tier):
         numbers = chunks.allocate(missing)
         order.insert(user, missing)
         return Stored(missing, numbers, evicted)
+
+    def _parts(self, pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
+        """The parts that are missing, and those that are not being written."""
+        state = self.chunks.state
+        missing: list[Piece] = []
+        usable: list[Piece] = []
+        for piece in pieces:
+            missing += split(state, piece, ABSENT)[0]
+            usable += split(state, piece, WRITTEN)[1]
+        return missing, usable
 
     def room(self, kept: Sequence[Piece]) -> int:
         chunks = self.chunks

@@ -88,7 +88,7 @@ class VllmLru(EvictionOrder):
         self._used: dict[int, list[Piece]] = {}  # what each user has used, in order
 
     def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
-        if usable != missing:
+        if usable is not missing and usable != missing:
             self.use(user, usable)
         elif usable:  # usually none of it is in any group
             self._own_group(user, usable)

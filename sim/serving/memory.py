@@ -55,6 +55,8 @@ class KvMemory:
         Slots that admissions took; counted if free slots may be useless.
     below : callable or None
         (request, n) -> tokens of its prompt that a lower tier has after the first n.
+    preempts : callable or None
+        (request): told before the memory of a preempted request is freed.
     stack : sequence of Level
         The tiers behind that one, from the top.
     links : list of Used
@@ -71,6 +73,7 @@ class KvMemory:
         self.admissions = 0
         self.admitted_slots = 0
         self.below: Callable[[Request, int], int] | None = None
+        self.preempts: Callable[[Request], None] | None = None
         self.stack: Sequence[Level] = ()
         self.links: list[Used] = []
 
@@ -114,6 +117,8 @@ class KvMemory:
         if self.prefixes is not None:
             self.prefixes.fill(request.seq, request.computed - unknown)
         if comes_back:
+            if self.preempts is not None:
+                self.preempts(request)
             allocator.evict(request.seq)
         else:
             allocator.release(request.seq)

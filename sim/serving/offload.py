@@ -14,7 +14,6 @@ Which requests load, and when, is decided in sim/serving/loading.py. Follows vLL
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from kvsim.allocators.base import Content
 from kvsim.allocators.texts import Texts, pieces
@@ -79,6 +78,7 @@ class Offload(Connector):
         self._unowned = 0  # stores that have not ended, of requests that have finished
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
         server.totals.tier, server.memory.below = self.totals, self.below
+        server.memory.preempts = self._preempted
 
     def new_job(
         self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: Sequence[int]
@@ -281,8 +281,8 @@ class Offload(Connector):
             self.totals.evicted_bytes += (before + len(stored.chunks) - tier.held) * self.rules.chunk_bytes
         user.offered = chunks
         if stored.pieces:
-            parts = [table[at * count : (at + length) * count] for at, _, length in stored.pieces]
-            blocks = parts[0] if len(parts) == 1 else [*chain.from_iterable(parts)]
+            running = not user.finished
+            blocks = range(len(stored.chunks) * count) if running else self._blocks_of(stored.pieces, table)
             job = self.new_job(False, user, stored.pieces, stored.chunks, blocks)
             user.stores.add(job)
             self.planned.append(job)
@@ -290,6 +290,22 @@ class Offload(Connector):
         return True
 
     # -- leaving ------------------------------------------------------------------------------
+
+    def _blocks_of(self, stored: Iterable[Piece], table: Sequence[int]) -> list[int]:
+        """The blocks that chunks are copied from."""
+        count = self.blocks_per_chunk
+        return [block for at, _, length in stored for block in table[at * count : (at + length) * count]]
+
+    def _keep_blocks(self, user: User, table: Sequence[int]) -> None:
+        """The table goes: stores that have not ended keep what they copy, as that may be taken."""
+        for job in user.stores:
+            if not job.hurried:  # by an earlier preemption
+                job.blocks = self._blocks_of(job.pieces, table)
+
+    def _preempted(self, request: Request) -> None:
+        user = self.users.get(request.own)
+        if user is not None and user.stores:
+            self._keep_blocks(user, self.allocator.table_so_far(request.seq))
 
     def finishes(self, request: Request) -> None:
         """A request has finished and still has its memory: it offers the rest in the next step."""
@@ -302,6 +318,8 @@ class Offload(Connector):
         self._refused.pop(request.seq, None)
         tokens = max(request.prompt_tokens, request.prompt_tokens + request.generated - 1)
         offers = self._within(user, tokens) > user.offered
+        if user.stores:
+            self._keep_blocks(user, self.allocator.table_so_far(request.seq))
         table = [*self.allocator.table_so_far(request.seq)] if offers else []
         self._left.append(((0, request.seq), user, table, tokens))
 
@@ -313,6 +331,7 @@ class Offload(Connector):
         self.server.wakes.works = True
         self._unowned += len(user.stores)
         if table:
+            self._keep_blocks(user, table)
             self._refused.pop(request.seq, None)
         self._left.append(((1, len(self._left)), user, table, tokens))
 

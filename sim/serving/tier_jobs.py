@@ -76,7 +76,8 @@ class Job:
     pieces : sequence of Piece
         What it copies.
     chunks, blocks : sequences of int
-        The tier's chunks and the GPU's blocks that it uses.
+        The tier's chunks and the GPU's blocks that it uses. Of a store of a request that has its memory, only
+        the number of blocks counts: they are in its table.
     ends_ps : int
         When it ends, once it has begun.
     """

@@ -209,7 +209,13 @@ class Noted:
         planned = len(self.lower.offload.planned)
         kept = inner(user, tokens, table)
         for job in self.lower.offload.planned[planned:]:
-            self._add("stores", self._told(job, user, blocks_of(job), job.chunks))
+            if not user.finished:
+                held = self.lower.offload.allocator.block_table(user.request.seq)
+                source = self.lower.offload._blocks_of(job.pieces, held)
+                assert len(source) == len(job.blocks)
+            else:
+                source = job.blocks
+            self._add("stores", self._told(job, user, [block + FIRST_BLOCK for block in source], job.chunks))
         return kept
 
     def _storing(self, inner, number, pieces):
