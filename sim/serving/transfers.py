@@ -49,8 +49,10 @@ class Transfers:
 
     def next_ps(self, loads_only: bool) -> int | None:
         """When the next job ends; None if there is none."""
-        ends = [ends for ends, _, job in self.under_way if job.loads or not loads_only]
-        return min(ends, default=None)
+        jobs = self.under_way
+        if not loads_only:
+            return jobs[0][0] if jobs else None
+        return min([ends for ends, _, job in jobs if job.loads], default=None)
 
     def stores(self) -> list[Job]:
         """The stores under way."""
