@@ -19,7 +19,11 @@ READ: Final = b"\3"
 KEPT: Final = b"\4"
 
 # assigning a bytearray to a slice of another makes no copy, unlike bytes
-_ABSENT, _IDLE, _WRITTEN, _READ, _KEPT = (bytearray(each) for each in (ABSENT, IDLE, WRITTEN, READ, KEPT))
+_ABSENT: Final = bytearray(ABSENT)
+_IDLE: Final = bytearray(IDLE)
+_WRITTEN: Final = bytearray(WRITTEN)
+_READ: Final = bytearray(READ)
+_KEPT: Final = bytearray(KEPT)
 
 
 class Chunks:
@@ -72,8 +76,9 @@ class Chunks:
     def evict(self, keys: Iterable[range]) -> None:
         """Free the chunks of idle keys, given as descending ranges."""
         for each in keys:
-            count = len(each)
-            self._forget(each.stop + 1, count, IDLE)
+            first, count = each.stop + 1, len(each)
+            self.state[first : first + count] = _ABSENT * count
+            self.held -= count
             self.idle -= count
 
     def keep(self, pieces: Iterable[Piece]) -> list[Piece]:
@@ -93,13 +98,10 @@ class Chunks:
     def discard(self, pieces: Iterable[Piece]) -> None:
         """Free the chunks of keys that could not be written."""
         for _, key, count in pieces:
-            self._forget(key, count, WRITTEN)
-
-    def _forget(self, key: int, count: int, state: bytes) -> None:
-        if not self.state.startswith(state * count, key):
-            raise InvariantError(f"of {count} keys to free from {key} on not all are in state {state[0]}")
-        self.state[key : key + count] = _ABSENT * count
-        self.held -= count
+            if not self.state.startswith(WRITTEN * count, key):
+                raise InvariantError(f"of {count} keys to free from {key} on not all were being written")
+            self.state[key : key + count] = _ABSENT * count
+            self.held -= count
 
     def written(self, pieces: Iterable[Piece]) -> None:
         """Mark chunks as written: they can be read from now on."""

@@ -12,7 +12,6 @@ A group is a few runs of consecutive keys. One sorted list has all runs by key, 
 and to cut them where these begin and end.
 """
 
-from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -81,7 +80,7 @@ class VllmLru(EvictionOrder):
     def __init__(self, chunks: Chunks) -> None:
         super().__init__(chunks)
         self.groups: OrderedDict[int, Group] = OrderedDict()  # finds the oldest group at once
-        self._keys = array("q")  # first keys of all runs, for searches that touch little memory
+        self._keys: list[int] = []  # first keys of all runs, for searches
         self._runs: list[Run] = []  # the runs, in the same order
         self._age = 0  # age of the newest group
         self._own: dict[int, Group] = {}  # group by user
