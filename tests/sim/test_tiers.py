@@ -21,6 +21,7 @@ from kvsim.sim.link_summary import link_shares
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.link import Link, Way
+from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.tier_jobs import Job
 
 
@@ -244,6 +245,25 @@ def test_jobs_of_one_way_wait_for_each_other_and_the_ways_do_not():
     assert link.end_of(job(2, True, 1), 7) == 4 * 10**11 + 18
     assert link.end_of(job(3, True, 1), 10**12) == 11 * 10**11 + 7
     assert (link.busy_ps(loads=True), link.busy_ps(loads=False)) == (5 * 10**11 + 25, 2 * 10**11)
+
+
+def test_stores_keep_the_blocks_of_a_request_that_is_preempted(monkeypatch):
+    """While it has its memory, its table has them."""
+    kept, free = [], KvMemory.free
+
+    def freed(memory, request, comes_back=False, unknown=0):
+        offload = memory.below.__self__
+        table, user = offload.allocator.block_table(request.seq), offload.users.get(request.own)
+        jobs = [job for job in user.stores if not job.hurried] if comes_back and user else []
+        free(memory, request, comes_back, unknown)
+        for job in jobs:
+            assert job.blocks == [block for at, _, count in job.pieces for block in table[at : at + count]]
+        kept.extend(jobs)
+
+    monkeypatch.setattr(KvMemory, "free", freed)
+    crowded = {"kv_tokens": 4000, "num_prompts": 60, "request_rate": 50.0}
+    kvsim.simulate(kv_offloading_size="1GiB", kv_offloading_link="0.05", cost="constant:0.01", **crowded)
+    assert kept
 
 
 def test_a_slower_link_makes_later_first_tokens_and_the_same_hits():
