@@ -108,7 +108,8 @@ def compiled() -> list[Extension]:
         if source.name.startswith("__native_kvsim___"):
             documented(source)
     if os.name != "nt":
-        for extension in found:  # a * b + c is rounded twice, as in Python, on every processor
+        for extension in found:
+            # a * b + c is rounded twice, as in Python, on every processor; modules call each other directly
             extension.extra_compile_args += ["-ffp-contract=off", "-fvisibility=hidden"]
     return found
 

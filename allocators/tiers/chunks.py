@@ -76,9 +76,8 @@ class Chunks:
     def evict(self, keys: Iterable[range]) -> None:
         """Free the chunks of idle keys, given as descending ranges."""
         for each in keys:
-            first, count = each.stop + 1, len(each)
-            self.state[first : first + count] = _ABSENT * count
-            self.held -= count
+            count = len(each)
+            self._forget(each.stop + 1, count, IDLE)
             self.idle -= count
 
     def keep(self, pieces: Iterable[Piece]) -> list[Piece]:
@@ -98,10 +97,13 @@ class Chunks:
     def discard(self, pieces: Iterable[Piece]) -> None:
         """Free the chunks of keys that could not be written."""
         for _, key, count in pieces:
-            if not self.state.startswith(WRITTEN * count, key):
-                raise InvariantError(f"of {count} keys to free from {key} on not all were being written")
-            self.state[key : key + count] = _ABSENT * count
-            self.held -= count
+            self._forget(key, count, WRITTEN)
+
+    def _forget(self, key: int, count: int, state: bytes) -> None:
+        if not self.state.startswith(state * count, key):
+            raise InvariantError(f"of {count} keys to free from {key} on not all are in state {state[0]}")
+        self.state[key : key + count] = _ABSENT * count
+        self.held -= count
 
     def written(self, pieces: Iterable[Piece]) -> None:
         """Mark chunks as written: they can be read from now on."""

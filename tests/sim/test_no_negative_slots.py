@@ -45,14 +45,12 @@ def test_a_wrong_count_of_slots_stops_the_run(wrong):
 @pytest.mark.parametrize("allocator", ["dynamic", "dynamic-cache", "streaming-llm", "h2o", "buddy"])
 def test_who_grows_at_odd_times_grows_under_chunks_too(scheduler, allocator):
     """Sarathi-Serve counts the sequences that must grow before it grows them."""
-    prompts = 6 if allocator == "dynamic-cache" else 50  # 80 tensors of a step, each allocated
     where = {"allocator": allocator, "scheduler": scheduler, "gpu": "h200", "kv_tokens": 4000}
     fast, slow = (
-        kvsim.simulate(**where, num_prompts=prompts, cost="roofline", step_mode=mode)
-        for mode in (False, True)
+        kvsim.simulate(**where, num_prompts=50, cost="roofline", step_mode=mode) for mode in (False, True)
     )
     assert fast.requests.equals(slow.requests)
-    assert fast.requests["finish_s"].notna().sum() > 0.8 * prompts
+    assert fast.requests["finish_s"].notna().sum() > 40
 
 
 def test_a_cache_that_quantises_prompts_does_not_go_with_memory_for_whole_ones():
