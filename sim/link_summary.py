@@ -33,7 +33,7 @@ def link_shares(
     used: dict[str, list[tuple[int, dict[str, tuple[int, int]]]]] = {}  # the place, and each way's times
     for place, its in enumerate(lives):
         for life in its:
-            for link in life.server.memory.links:
+            for link in life.server.memory.below.links:
                 if id(link) not in seen:
                     seen.add(id(link))
                     name, goes_on = link.called(place), life is its[-1]

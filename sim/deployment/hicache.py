@@ -39,7 +39,7 @@ def hicache_below(deployment: Deployment, server: Server, own: SglangOptions) ->
     if own.hicache_storage_backend is not None:
         size = ChunkSize(model.name, cached.page_size, cached.page_size * gpu_bytes * tp)
         store = secondary(own.hicache_storage_backend, "hicache_storage_backend", deployment, size, None)
-        server.memory.stack = [store]
+        server.memory.below.stack = [store]
         assert isinstance(server.waiting, WaitingList)
         stop, least = StopPolicy(own.hicache_storage_prefetch_policy), own.hicache_prefetch_threshold
         retries = Retries(

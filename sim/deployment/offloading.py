@@ -242,7 +242,7 @@ def tier_below(
         said, replicas = host.uplink, host.shared
         uplinks = shared.uplinks(replicas, f"{said}:shared={replicas}", lambda: _uplinks(said, replicas))
         asked.link.gpus, asked.link.shared = deployment.tensor_parallel_size, uplinks.ways
-        server.memory.links.append(uplinks)
+        server.memory.below.links.append(uplinks)
     connector = BUILDERS[own.kv_offloading_backend](asked, server, limits, shared)
     at_once = ALL_AT_ONCE if own.kv_offloading_backend == "lmcache" else own.sync_load_budget_bytes
     return LowerTier(connector, limits, at_once, asked.chunk.total_bytes // asked.chunk.tokens)

@@ -186,7 +186,7 @@ class Policy:
         if not waiting:
             return
         full = self._seated and server.events is None and len(server.running) >= self.config.max_num_seqs
-        if full and self._stands and server.memory.below is None:
+        if full and self._stands and server.memory.below.find is None:
             server.step.of_validity().stands = True
             return
         if self._placed is not None:

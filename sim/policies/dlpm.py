@@ -51,7 +51,7 @@ class ByPrefix(dict[Request, None]):
 
     def _text(self, request: Request) -> int:
         """The number of its text; a preempted request may also find private blocks."""
-        if request.preemptions or self._policy.server.memory.below is not None:
+        if request.preemptions or self._policy.server.memory.below.find is not None:
             text: Hashable = request
         elif request.content:
             text = request.content, min(request.prompt_tokens - 1, sum(part[2] for part in request.content))

@@ -63,7 +63,7 @@ class Hicache(Below):
         self._delay_ps = 0
         self.storage = NoStorage()
         self.totals = TierTotals(tree.capacity * token_bytes)
-        server.totals.tier, server.memory.below = self.totals, self.below
+        server.totals.tier, server.memory.below.find = self.totals, self.below
         server.wakes.beside = server.wakes.polls = True
 
     def below(self, request: Request, here: int) -> int:

@@ -213,7 +213,7 @@ class Storage(NoStorage):
         self.stop, self.least, self.retries, self.totals = stop, least, retries, totals
         self._texts = Texts(tree.page_size)
         self._reader = Reader(store)
-        server.memory.links.append(store)
+        server.memory.below.links.append(store)
         self._met = 0
         self._fetches: dict[Request, Fetch] = {}
         self._writes: deque[tuple[int, HostNode, int]] = deque()

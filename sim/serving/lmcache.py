@@ -79,7 +79,7 @@ class Lmcache(Connector):
         self._texts = Texts(chunk_tokens)
         self._delay_ps = 0
         self.totals = TierTotals(chunks.capacity * chunk_bytes)
-        server.totals.tier, server.memory.below = self.totals, self.below
+        server.totals.tier, server.memory.below.find = self.totals, self.below
 
     def user(self, request: Request) -> Stored:
         """What is known about a request."""

@@ -1,6 +1,7 @@
 """The KV memory of a server: its allocator, and counters kept while sequences run."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mypy_extensions import mypyc_attr
@@ -33,6 +34,20 @@ class Used(Protocol):
         """For how long it was in use until `end_ps`, or until the last copy came; and until when."""
 
 
+@dataclass
+class Below:
+    """Tiers below the GPU's memory: whom a server asks and tells, and what is reported of them."""
+
+    find: Callable[[Request, int], int] | None = None
+    """(request, n) -> tokens of its prompt that the nearest tier has after the first n"""
+    preempts: Callable[[Request], None] | None = None
+    """(request): told before the memory of a preempted request is freed"""
+    stack: Sequence[Level] = ()
+    """the tiers behind the nearest, from the top"""
+    links: list[Used] = field(default_factory=list)
+    """links that copies use besides the GPU's own"""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KvMemory:
     """An allocator, and counters of slots that are not what they seem.
@@ -53,14 +68,8 @@ class KvMemory:
         Sequences placed so far: the id of the next one.
     admitted_slots : int
         Slots that admissions took; counted if free slots may be useless.
-    below : callable or None
-        (request, n) -> tokens of its prompt that a lower tier has after the first n.
-    preempts : callable or None
-        (request): told before the memory of a preempted request is freed.
-    stack : sequence of Level
-        The tiers behind that one, from the top.
-    links : list of Used
-        Links that its copies use besides the GPU's own.
+    below : Below
+        Tiers below it, if there are any.
     """
 
     def __init__(self, allocator: Allocator) -> None:
@@ -72,10 +81,7 @@ class KvMemory:
         self.prefill_held = 0
         self.admissions = 0
         self.admitted_slots = 0
-        self.below: Callable[[Request, int], int] | None = None
-        self.preempts: Callable[[Request], None] | None = None
-        self.stack: Sequence[Level] = ()
-        self.links: list[Used] = []
+        self.below = Below()
 
     def new_seq(self) -> int:
         """The id of a sequence that is placed now: ids count admissions and forks."""
@@ -117,8 +123,8 @@ class KvMemory:
         if self.prefixes is not None:
             self.prefixes.fill(request.seq, request.computed - unknown)
         if comes_back:
-            if self.preempts is not None:
-                self.preempts(request)
+            if self.below.preempts is not None:
+                self.below.preempts(request)
             allocator.evict(request.seq)
         else:
             allocator.release(request.seq)

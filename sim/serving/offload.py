@@ -77,8 +77,8 @@ class Offload(Connector):
         self._jobs = 0
         self._unowned = 0  # stores that have not ended, of requests that have finished
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
-        server.totals.tier, server.memory.below = self.totals, self.below
-        server.memory.preempts = self._preempted
+        server.totals.tier, server.memory.below.find = self.totals, self.below
+        server.memory.below.preempts = self._preempted
 
     def new_job(
         self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: Sequence[int]

@@ -103,7 +103,7 @@ class Replica:
         self.pricing = Pricing(server, cost)
         if scheduler.policy is not None:
             scheduler.policy.cost = cost
-        per_token, stack = server.allocator.slots_per_token, server.memory.stack
+        per_token, stack = server.allocator.slots_per_token, server.memory.below.stack
         self.recorder = Recorder(log, timeline_rows, per_token, stack)
         self.recorder.memory_map = memory_map
         tile = int(getattr(cost, "context_tile", 0))  # a class may say so in its body, compiled or not

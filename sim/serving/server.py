@@ -235,7 +235,8 @@ class Server:
         self._fill_streams(request)
         if prefixes is not None:
             here = prefixes.match(request.content, request.own, request.prompt_tokens - 1).tokens
-        return here if self.memory.below is None else here + self.memory.below(request, here)
+        find = self.memory.below.find
+        return here if find is None else here + find(request, here)
 
     def _fill_streams(self, request: Request) -> None:
         """Enter what others have generated of a text so far; a refusal may then end without a release."""

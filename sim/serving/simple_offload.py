@@ -153,7 +153,7 @@ class SimpleOffload(Connector):
         self._anybody_left = False  # since the last decision
         self._jobs = {True: 0, False: 0}  # so far: loads, stores
         self.totals = TierTotals(second.blocks * block_bytes)
-        server.totals.tier, server.memory.below = self.totals, self.below
+        server.totals.tier, server.memory.below.find = self.totals, self.below
 
     def user(self, request: Request) -> User:
         """What is known of a request; all of its text can be found from now on."""

@@ -58,8 +58,8 @@ class Stack:
         totals: TierTotals,
     ) -> None:
         self.server, self.host, self.below, self.totals = server, host, below, totals
-        server.memory.stack = below
-        server.memory.links += below
+        server.memory.below.stack = below
+        server.memory.below.links += below
         server.wakes.in_circles = IN_CIRCLES
         self.chunk_tokens, self.chunk_bytes = chunk_tokens, chunk_bytes
         self.promotes = False  # whether anything began to come up in this decision

@@ -91,7 +91,7 @@ class Replay:
         settings = lmcache(case["capacity"], tokens=case["chunk"], kv_offloading_policy=case["policy"])
         engine = engine_above(spaced([Row(0, 4, [1], "alone", 0, 0)]), 400, **settings)
         self.server = engine.replica.server
-        self.connector = self.server.memory.below.__self__
+        self.connector = self.server.memory.below.find.__self__
         self.requests = {}
         for own, (prompt, output, content) in case["requests"].items():
             request = self.requests[int(own)] = Request(int(own), prompt, output)

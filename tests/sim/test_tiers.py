@@ -252,7 +252,7 @@ def test_stores_keep_the_blocks_of_a_request_that_is_preempted(monkeypatch):
     kept, free = [], KvMemory.free
 
     def freed(memory, request, comes_back=False, unknown=0):
-        offload = memory.below.__self__
+        offload = memory.below.find.__self__
         table, user = offload.allocator.block_table(request.seq), offload.users.get(request.own)
         jobs = [job for job in user.stores if not job.hurried] if comes_back and user else []
         free(memory, request, comes_back, unknown)
