@@ -8,8 +8,6 @@ A number is called a key. Consecutive blocks of a new text get consecutive keys,
 ranges of keys, and the data of their blocks are adjacent in arrays.
 """
 
-from collections.abc import Sequence
-
 from kvsim.allocators.base import Content
 
 Keys = tuple[int, int]
@@ -115,7 +113,7 @@ class Texts:
         ranges.clear()
 
 
-def pieces(ranges: Sequence[Keys], start: int, stop: int) -> list[tuple[int, int, int]]:
+def pieces(ranges: list[Keys], start: int, stop: int) -> list[tuple[int, int, int]]:
     """Blocks `start` up to `stop` (exclusive) of a text: (block, its key, number of consecutive blocks)."""
     if len(ranges) == 1:  # usually
         first, count = ranges[0]

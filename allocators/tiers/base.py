@@ -16,18 +16,8 @@ sim/serving/link.py computes how long a transfer takes; sim/serving/offload.py d
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from kvsim.allocators.tiers.pieces import Piece
-
-
-class Found(NamedTuple):
-    """The result of a look-up."""
-
-    hits: int
-    """leading keys that the tier has, readable or not"""
-    written: bool
-    """whether one of them is still being written"""
 
 
 class Stored:
@@ -39,13 +29,13 @@ class Stored:
         The offered chunks that it lacked and now takes, in order.
     chunks : sequence of int
         The number of each chunk; placeholders if the tier does not number chunks.
-    evicted : sequence of range
-        Keys evicted for them, in order.
+    evicted : list of (int, int)
+        Runs of keys evicted for them, in order: first key and count of each, from whose end they went.
     """
 
     __slots__ = ("chunks", "evicted", "pieces")
 
-    def __init__(self, pieces: Sequence[Piece], chunks: Sequence[int], evicted: Sequence[range]) -> None:
+    def __init__(self, pieces: list[Piece], chunks: Sequence[int], evicted: list[tuple[int, int]]) -> None:
         self.pieces, self.chunks, self.evicted = pieces, chunks, evicted
 
 
@@ -70,27 +60,27 @@ class Tier:
         """Announce a user whose pieces give the depth of each chunk in one text."""
 
     @abstractmethod
-    def find(self, pieces: Sequence[Piece]) -> Found:
-        """The number of these chunks that are present, up to the first missing one; changes nothing."""
+    def find(self, pieces: list[Piece]) -> tuple[int, bool]:
+        """How many of these chunks are present, up to the first missing one; whether any is being written."""
 
     @abstractmethod
-    def lacks(self, pieces: Sequence[Piece]) -> list[Piece]:
+    def lacks(self, pieces: list[Piece]) -> list[Piece]:
         """The leading missing chunks, up to the first present one."""
 
     @abstractmethod
-    def load(self, user: int, pieces: Sequence[Piece]) -> Sequence[int]:
+    def load(self, user: int, pieces: list[Piece]) -> Sequence[int]:
         """Start to read chunks, all of which must be readable; returns their numbers, as in `Stored`."""
 
     @abstractmethod
-    def hold(self, pieces: Sequence[Piece]) -> Sequence[int]:
+    def hold(self, pieces: list[Piece]) -> Sequence[int]:
         """Like `load`, for copies to another tier: does not count as a use."""
 
     @abstractmethod
-    def loaded(self, pieces: Sequence[Piece]) -> None:
+    def loaded(self, pieces: list[Piece]) -> None:
         """The read of chunks has ended."""
 
     @abstractmethod
-    def store(self, user: int, pieces: Sequence[Piece], kept: Sequence[Piece] = ()) -> Stored | None:
+    def store(self, user: int, pieces: list[Piece], kept: Sequence[Piece] = ()) -> Stored | None:
         """Start to write the missing ones of these chunks; None: there is no room.
 
         Neither these chunks nor the `kept` ones are evicted to make room.
@@ -101,7 +91,7 @@ class Tier:
         """Room for how many missing chunks, now, if the `kept` ones stay."""
 
     @abstractmethod
-    def stored(self, pieces: Sequence[Piece], failed: bool = False) -> None:
+    def stored(self, pieces: list[Piece], failed: bool = False) -> None:
         """The write of chunks has ended, or has `failed`."""
 
     @abstractmethod

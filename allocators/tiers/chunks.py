@@ -7,6 +7,7 @@ A run does not depend on which chunk of the host holds a key; numbered.py number
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Final
 
 from kvsim.allocators.records import InvariantError
@@ -24,6 +25,9 @@ _IDLE: Final = bytearray(IDLE)
 _WRITTEN: Final = bytearray(WRITTEN)
 _READ: Final = bytearray(READ)
 _KEPT: Final = bytearray(KEPT)
+
+placeholders = cache(range)
+"""As many numbers as asked for, where only how many they are matters."""
 
 
 class Chunks:
@@ -65,19 +69,18 @@ class Chunks:
         self._readers.clear()
         self.held = self.idle = 0
 
-    def allocate(self, pieces: Sequence[Piece]) -> Sequence[int]:
+    def allocate(self, pieces: list[Piece]) -> Sequence[int]:
         """Start to write chunks, for which there must be room; returns as many numbers."""
         count = pieces[0][2] if len(pieces) == 1 else size(pieces)
         for _, key, length in pieces:
             self.state[key : key + length] = _WRITTEN * length
         self.held += count
-        return range(count)
+        return placeholders(count)
 
-    def evict(self, keys: Iterable[range]) -> None:
-        """Free the chunks of idle keys, given as descending ranges."""
-        for each in keys:
-            count = len(each)
-            self._forget(each.stop + 1, count, IDLE)
+    def evict(self, runs: list[tuple[int, int]]) -> None:
+        """Free the chunks of idle keys: the first and the number of each run."""
+        for key, count in runs:
+            self._forget(key, count, IDLE)
             self.idle -= count
 
     def keep(self, pieces: Iterable[Piece]) -> list[Piece]:
@@ -90,11 +93,11 @@ class Chunks:
                 kept.append((at, key, count))
         return kept
 
-    def let_go(self, kept: Iterable[Piece]) -> None:
+    def let_go(self, kept: list[Piece]) -> None:
         """Make chunks protected by `keep` idle again."""
         self.written(kept)
 
-    def discard(self, pieces: Iterable[Piece]) -> None:
+    def discard(self, pieces: list[Piece]) -> None:
         """Free the chunks of keys that could not be written."""
         for _, key, count in pieces:
             self._forget(key, count, WRITTEN)
@@ -105,13 +108,13 @@ class Chunks:
         self.state[key : key + count] = _ABSENT * count
         self.held -= count
 
-    def written(self, pieces: Iterable[Piece]) -> None:
+    def written(self, pieces: list[Piece]) -> None:
         """Mark chunks as written: they can be read from now on."""
         for _, key, count in pieces:
             self.state[key : key + count] = _IDLE * count
             self.idle += count
 
-    def read(self, pieces: Sequence[Piece]) -> Sequence[int]:
+    def read(self, pieces: list[Piece]) -> Sequence[int]:
         """Start to read chunks; returns as many numbers."""
         state = self.state
         for _, key, count in pieces:
@@ -126,9 +129,9 @@ class Chunks:
                         raise InvariantError(f"key {each} is read in state {state[each]}")
             state[key:end] = _READ * count
             self.idle -= idle
-        return range(size(pieces))
+        return placeholders(size(pieces))
 
-    def was_read(self, pieces: Iterable[Piece]) -> None:
+    def was_read(self, pieces: list[Piece]) -> None:
         """One reader has finished with these chunks."""
         state, readers = self.state, self._readers
         for _, key, count in pieces:

@@ -51,7 +51,7 @@ class NumberedChunks(Chunks):
             first += count
         return found
 
-    def allocate(self, pieces: Sequence[Piece]) -> Sequence[int]:
+    def allocate(self, pieces: list[Piece]) -> Sequence[int]:
         super().allocate(pieces)
         count = size(pieces)
         fresh = min(self.capacity - self._used, count)
@@ -74,7 +74,7 @@ class NumberedChunks(Chunks):
             count -= len(run)
         return found
 
-    def _place(self, pieces: Sequence[Piece], runs: Iterable[range]) -> None:
+    def _place(self, pieces: list[Piece], runs: Iterable[range]) -> None:
         """Assign these chunks to the keys, in this order."""
         shift, left, rest = self.shift, iter(runs), range(0)
         for _, first, length in pieces:
@@ -88,19 +88,17 @@ class NumberedChunks(Chunks):
                     shift[key : key + len(part)] = [number - at for at, number in enumerate(part, key)]
                 key += len(part)
 
-    def evict(self, keys: Iterable[range]) -> None:
-        keys = list(keys)
-        super().evict(keys)
-        for each in keys:
-            self._freed += [run[::-1] for run in reversed(self._numbers(each[-1], each[0] + 1))]
+    def evict(self, runs: list[tuple[int, int]]) -> None:
+        super().evict(runs)
+        for key, count in runs:
+            self._freed += [run[::-1] for run in reversed(self._numbers(key, key + count))]
 
-    def discard(self, pieces: Iterable[Piece]) -> None:
-        pieces = list(pieces)
+    def discard(self, pieces: list[Piece]) -> None:
         super().discard(pieces)
         for _, key, count in pieces:
             self._freed += self._numbers(key, key + count)
 
-    def read(self, pieces: Sequence[Piece]) -> Sequence[int]:
+    def read(self, pieces: list[Piece]) -> Sequence[int]:
         super().read(pieces)
         runs = [self._numbers(key, key + count) for _, key, count in pieces]
         return [number for each in runs for run in each for number in run]

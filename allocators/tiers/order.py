@@ -6,7 +6,6 @@ only when a request has finished. So vLLM's two orders are separate classes.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
 
 from kvsim.allocators.tiers.chunks import Chunks
 from kvsim.allocators.tiers.pieces import Piece, by_depth, one_by_one
@@ -26,7 +25,7 @@ class EvictionOrder:
         """Announce a user whose pieces say how deep in one text they are."""
         self._deep.add(user)
 
-    def head_first(self, user: int, pieces: Sequence[Piece]) -> list[Piece]:
+    def head_first(self, user: int, pieces: list[Piece]) -> list[Piece]:
         """What a leaving user has used, the deepest last; if depths are unknown, the last used last."""
         if user in self._deep:
             self._deep.discard(user)
@@ -34,28 +33,28 @@ class EvictionOrder:
         return [(0, key, 1) for key in dict.fromkeys(key for _, key, _ in one_by_one(pieces))]
 
     @abstractmethod
-    def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
+    def offer(self, user: int, missing: list[Piece], usable: list[Piece]) -> None:
         """A user offers chunks: those `missing` here, and (in order) those that are not being written."""
 
     @abstractmethod
-    def insert(self, user: int, pieces: Sequence[Piece]) -> None:
+    def insert(self, user: int, pieces: list[Piece]) -> None:
         """A user's chunks were added."""
 
     @abstractmethod
-    def use(self, user: int, pieces: Sequence[Piece]) -> None:
+    def use(self, user: int, pieces: list[Piece]) -> None:
         """A user loads chunks."""
 
     @abstractmethod
-    def touch(self, user: int, pieces: Sequence[Piece]) -> None:
+    def touch(self, user: int, pieces: list[Piece]) -> None:
         """A user reports that it uses chunks now, present or not."""
 
     @abstractmethod
-    def remove(self, pieces: Sequence[Piece]) -> None:
+    def remove(self, pieces: list[Piece]) -> None:
         """Chunks could not be written and are dropped."""
 
     @abstractmethod
-    def choose(self, count: int) -> list[range]:
-        """Choose `count` idle keys to evict, which must exist; returns descending ranges."""
+    def choose(self, count: int) -> list[tuple[int, int]]:
+        """Choose `count` idle keys to evict, which must exist; returns them as `Stored` does."""
 
     @abstractmethod
     def leave(self, user: int) -> None:

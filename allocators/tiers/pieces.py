@@ -7,7 +7,7 @@ Work is proportional to the number of pieces, whatever their length.
 `at` is the depth of a chunk in its text. allocators/texts.py cuts a text into pieces.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 Piece = tuple[int, int, int]
 
@@ -35,22 +35,22 @@ def split(state: bytearray, piece: Piece, mark: bytes) -> tuple[list[Piece], lis
     return marked, others
 
 
-def keys_of(pieces: Iterable[Piece]) -> Iterator[int]:
+def keys_of(pieces: list[Piece]) -> Iterator[int]:
     """The keys, one by one."""
     return (each for _, key, count in pieces for each in range(key, key + count))
 
 
-def one_by_one(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def one_by_one(pieces: list[Piece]) -> Iterator[Piece]:
     """Split the pieces into pieces of one chunk."""
     return ((at + each, key + each, 1) for at, key, count in pieces for each in range(count))
 
 
-def size(pieces: Iterable[Piece]) -> int:
+def size(pieces: list[Piece]) -> int:
     """Number of chunks in the pieces."""
     return sum([count for _, _, count in pieces])
 
 
-def before(pieces: Iterable[Piece], count: int) -> list[Piece]:
+def before(pieces: list[Piece], count: int) -> list[Piece]:
     """The first `count` chunks."""
     found: list[Piece] = []
     for at, key, length in pieces:
@@ -60,14 +60,14 @@ def before(pieces: Iterable[Piece], count: int) -> list[Piece]:
     return found
 
 
-def overlap(some: Iterable[Piece], others: Sequence[Piece]) -> bool:
+def overlap(some: list[Piece], others: list[Piece]) -> bool:
     """Whether two pieces share a key."""
     return any(
         key < first + length and first < key + count for _, key, count in some for _, first, length in others
     )
 
 
-def by_depth(pieces: Sequence[Piece], larger_first: bool = False) -> list[Piece]:
+def by_depth(pieces: list[Piece], larger_first: bool = False) -> list[Piece]:
     """Each chunk once, the deepest last; ties: the smaller key first, or the larger."""
     deep = 0
     for at, _, count in pieces:
@@ -75,7 +75,7 @@ def by_depth(pieces: Sequence[Piece], larger_first: bool = False) -> list[Piece]
             break
         deep = at + count
     else:  # usually already in this order
-        return list(pieces)
+        return pieces
     sign = -1 if larger_first else 1
     ordered = sorted(dict.fromkeys(pieces), key=lambda piece: (piece[0], sign * piece[1]))
     deep = -1
@@ -87,14 +87,14 @@ def by_depth(pieces: Sequence[Piece], larger_first: bool = False) -> list[Piece]
     return ordered
 
 
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
+def joined(pieces: list[Piece]) -> list[Piece]:
     """Merge pieces into as few as possible."""
     found: list[Piece] = []
     join(found, pieces)
     return found
 
 
-def join(found: list[Piece], pieces: Iterable[Piece]) -> None:
+def join(found: list[Piece], pieces: list[Piece]) -> None:
     """Append pieces to others, merging a piece that continues the last one."""
     for at, key, count in pieces:
         if found:

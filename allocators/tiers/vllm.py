@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from kvsim.allocators.tiers.base import Found, Stored, Tier
+from kvsim.allocators.tiers.base import Stored, Tier
 from kvsim.allocators.tiers.chunks import ABSENT, WRITTEN, Chunks
 from kvsim.allocators.tiers.numbered import NumberedChunks
 from kvsim.allocators.tiers.order import EvictionOrder
@@ -57,7 +57,7 @@ class VllmTier(Tier):
     def introduce(self, user: int) -> None:
         self.order.introduce(user)
 
-    def find(self, pieces: Sequence[Piece]) -> Found:
+    def find(self, pieces: list[Piece]) -> tuple[int, bool]:
         state = self.chunks.state
         hits, written = 0, False
         for _, key, count in pieces:
@@ -68,9 +68,9 @@ class VllmTier(Tier):
             written = written or state.find(WRITTEN, key, end) >= 0
             if end < key + count:
                 break
-        return Found(hits, written)
+        return hits, written
 
-    def lacks(self, pieces: Sequence[Piece]) -> list[Piece]:
+    def lacks(self, pieces: list[Piece]) -> list[Piece]:
         found: list[Piece] = []
         for at, key, count in pieces:
             states = self.chunks.state[key : key + count]
@@ -81,18 +81,18 @@ class VllmTier(Tier):
                 break
         return found
 
-    def load(self, user: int, pieces: Sequence[Piece]) -> Sequence[int]:
+    def load(self, user: int, pieces: list[Piece]) -> Sequence[int]:
         numbers = self.chunks.read(pieces)
         self.order.use(user, pieces)
         return numbers
 
-    def hold(self, pieces: Sequence[Piece]) -> Sequence[int]:
+    def hold(self, pieces: list[Piece]) -> Sequence[int]:
         return self.chunks.read(pieces)
 
-    def loaded(self, pieces: Sequence[Piece]) -> None:
+    def loaded(self, pieces: list[Piece]) -> None:
         self.chunks.was_read(pieces)
 
-    def store(self, user: int, pieces: Sequence[Piece], kept: Sequence[Piece] = ()) -> Stored | None:
+    def store(self, user: int, pieces: list[Piece], kept: Sequence[Piece] = ()) -> Stored | None:
         wanted = self._counted(pieces) if self.counts_offers else pieces
         chunks, order, state = self.chunks, self.order, self.chunks.state
         missing = usable = wanted  # usually
@@ -101,7 +101,7 @@ class VllmTier(Tier):
                 missing, usable = self._parts(wanted)
                 break
         order.offer(user, missing, usable)
-        evicted: list[range] = []
+        evicted: list[tuple[int, int]] = []
         short = (missing[0][2] if len(missing) == 1 else size(missing)) + chunks.held - chunks.capacity
         if short > 0:
             guarded = kept if missing is pieces or missing == pieces else [*pieces, *kept]
@@ -118,7 +118,7 @@ class VllmTier(Tier):
         order.insert(user, missing)
         return Stored(missing, numbers, evicted)
 
-    def _parts(self, pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
+    def _parts(self, pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
         """The parts that are missing, and those that are not being written."""
         state = self.chunks.state
         missing: list[Piece] = []
@@ -135,7 +135,7 @@ class VllmTier(Tier):
         chunks.let_go(stay)
         return found
 
-    def _counted(self, pieces: Sequence[Piece]) -> list[Piece]:
+    def _counted(self, pieces: list[Piece]) -> list[Piece]:
         """Keys offered often enough, counting this offer."""
         offers = self._offers
         for key in keys_of(pieces):
@@ -143,16 +143,16 @@ class VllmTier(Tier):
                 offers.popitem(last=False)
             offers[key] = offers.get(key, 0) + 1
             offers.move_to_end(key)
-        return joined(piece for piece in one_by_one(pieces) if offers[piece[1]] >= self._threshold)
+        return joined([piece for piece in one_by_one(pieces) if offers[piece[1]] >= self._threshold])
 
-    def stored(self, pieces: Sequence[Piece], failed: bool = False) -> None:
+    def stored(self, pieces: list[Piece], failed: bool = False) -> None:
         if failed:
             self.chunks.discard(pieces)
             self.order.remove(pieces)
         else:
             self.chunks.written(pieces)
 
-    def touch(self, user: int, pieces: Sequence[Piece]) -> None:
+    def touch(self, user: int, pieces: list[Piece]) -> None:
         """A user reports that it uses chunks now."""
         self.order.touch(user, pieces)
 

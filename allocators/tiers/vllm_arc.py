@@ -7,7 +7,7 @@ is offered again after its eviction shows that its list was too small.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from kvsim.allocators.tiers.chunks import IDLE, WRITTEN, Chunks
@@ -36,7 +36,7 @@ class VllmArc(EvictionOrder):
         self._used: dict[int, dict[int, int]] = {}  # by user, in the order of first use
         self._depths: dict[int, dict[int, int]] = {}  # by user
 
-    def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
+    def offer(self, user: int, missing: list[Piece], usable: list[Piece]) -> None:
         missed = self._missed.setdefault(user, set())
         for key in reversed(list(keys_of(missing))):
             if key not in missed:
@@ -48,12 +48,12 @@ class VllmArc(EvictionOrder):
             if key in self.once or key in self.again:
                 self._found(used, key)
 
-    def _used_by(self, user: int, pieces: Sequence[Piece]) -> dict[int, int]:
+    def _used_by(self, user: int, pieces: list[Piece]) -> dict[int, int]:
         """What a user has used, except these pieces; also records the depths of the pieces."""
         self._depths.setdefault(user, {}).update((key, at) for at, key, _ in one_by_one(pieces))
         return self._used.setdefault(user, {})
 
-    def insert(self, user: int, pieces: Sequence[Piece]) -> None:
+    def insert(self, user: int, pieces: list[Piece]) -> None:
         used = self._used_by(user, pieces)
         for key in keys_of(pieces):
             self.once[key] = None
@@ -62,7 +62,7 @@ class VllmArc(EvictionOrder):
             if used.get(key) != FOUND:
                 used[key] = OWN
 
-    def use(self, user: int, pieces: Sequence[Piece]) -> None:
+    def use(self, user: int, pieces: list[Piece]) -> None:
         used = self._used_by(user, pieces)
         for key in keys_of(pieces):
             self._found(used, key)
@@ -72,7 +72,7 @@ class VllmArc(EvictionOrder):
         if used.get(key) != OWN:
             used[key] = FOUND
 
-    def touch(self, user: int, pieces: Sequence[Piece]) -> None:
+    def touch(self, user: int, pieces: list[Piece]) -> None:
         for key in reversed(list(keys_of(pieces))):
             if key in self.once:
                 del self.once[key]
@@ -83,11 +83,11 @@ class VllmArc(EvictionOrder):
             else:
                 self._learn(key)
 
-    def remove(self, pieces: Sequence[Piece]) -> None:
+    def remove(self, pieces: list[Piece]) -> None:
         for key in keys_of(pieces):
             del (self.once if key in self.once else self.again)[key]
 
-    def choose(self, count: int) -> list[range]:
+    def choose(self, count: int) -> list[tuple[int, int]]:
         once, again = self._idle(self.once), self._idle(self.again)
         size, target = len(self.once), int(self.target)
         chosen: list[tuple[int, bool]] = []
@@ -104,7 +104,7 @@ class VllmArc(EvictionOrder):
         for left in (self.left_once, self.left_again):
             while len(left) > self.chunks.capacity:
                 left.popitem(last=False)
-        return [range(key, key - 1, -1) for key, _ in chosen]
+        return [(key, 1) for key, _ in chosen]
 
     def leave(self, user: int) -> None:
         self._missed.pop(user, None)

@@ -14,7 +14,6 @@ and to cut them where these begin and end.
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
 
 from kvsim.allocators.records import InvariantError
 from kvsim.allocators.tiers.chunks import IDLE, Chunks
@@ -44,13 +43,16 @@ class Group:
         Whether it is the group of a running user.
     unsorted : bool
         Whether runs were added since the last sort by depth.
+    used : list of Piece
+        What its running user has used, in order.
     """
 
-    __slots__ = ("age", "running", "runs", "unsorted")
+    __slots__ = ("age", "running", "runs", "unsorted", "used")
 
     def __init__(self, age: int, running: bool) -> None:
         self.age, self.running, self.unsorted = age, running, False
         self.runs: list[Run] = []
+        self.used: list[Piece] = []
 
     def lengthen(self, at: int, key: int, count: int) -> bool:
         """Add these chunks to the last run, if they continue it."""
@@ -84,15 +86,15 @@ class VllmLru(EvictionOrder):
         self._runs: list[Run] = []  # the runs, in the same order
         self._age = 0  # age of the newest group
         self._own: dict[int, Group] = {}  # group by user
-        self._used: dict[int, list[Piece]] = {}  # what each user has used, in order
+        self._used: dict[int, list[Piece]] = {}  # the same of users without a group
 
-    def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
+    def offer(self, user: int, missing: list[Piece], usable: list[Piece]) -> None:
         if usable is not missing and usable != missing:
             self.use(user, usable)
         elif usable:  # usually none of it is in any group
             self._own_group(user, usable)
 
-    def insert(self, user: int, pieces: Sequence[Piece]) -> None:
+    def insert(self, user: int, pieces: list[Piece]) -> None:
         own = self._own.get(user)
         for at, key, count in pieces:
             if own is not None:
@@ -101,23 +103,23 @@ class VllmLru(EvictionOrder):
             for each in range(key, key + count):
                 self._add(self._new_group(), 0, each, 1)
 
-    def use(self, user: int, pieces: Sequence[Piece]) -> None:
+    def use(self, user: int, pieces: list[Piece]) -> None:
         if not pieces:
             return
         own = self._own_group(user, pieces)
         if own is not None:
             self._move(own, pieces)
 
-    def touch(self, user: int, pieces: Sequence[Piece]) -> None:
+    def touch(self, user: int, pieces: list[Piece]) -> None:
         self._renew(pieces)
 
-    def remove(self, pieces: Sequence[Piece]) -> None:
+    def remove(self, pieces: list[Piece]) -> None:
         for _, key, count in pieces:
             for run in self._within(key, key + count):
                 self._shorten(run, run.key)
 
-    def choose(self, count: int) -> list[range]:
-        chosen: list[range] = []
+    def choose(self, count: int) -> list[tuple[int, int]]:
+        chosen: list[tuple[int, int]] = []
         emptied: list[int] = []
         for group in self.groups.values():
             if group.unsorted:
@@ -141,7 +143,7 @@ class VllmLru(EvictionOrder):
             deep = by_depth(pieces, larger_first=True)
             group.runs = [run for _, key, count in deep for run in self._within(key, key + count)]
 
-    def _take_last(self, group: Group, most: int, taken: list[range]) -> int:
+    def _take_last(self, group: Group, most: int, taken: list[tuple[int, int]]) -> int:
         """Take up to `most` idle keys from the end of a group, the last first; returns how many."""
         left, state, runs = most, self.chunks.state, group.runs
         place = len(runs)
@@ -151,20 +153,20 @@ class VllmLru(EvictionOrder):
             end = run.key + run.count
             first = end - min(run.count, left)
             if state.startswith(IDLE * (end - first), first):  # usually
-                taken.append(range(end - 1, first - 1, -1))
+                taken.append((first, end - first))
                 self._shorten(run, first)
                 left -= end - first
             else:
                 left -= self._take_idle(run, left, taken)
         return most - left
 
-    def _take_idle(self, run: Run, most: int, taken: list[range]) -> int:
+    def _take_idle(self, run: Run, most: int, taken: list[tuple[int, int]]) -> int:
         """Like `_take_last`, for a run in which not all keys are idle."""
         left, state, key, end = most, self.chunks.state, run.key, run.key + run.count
         while left and (last := state.rfind(IDLE, key, end)) >= 0:
             states = state[max(key, last + 1 - left) : last + 1]
             length = len(states) - len(states.rstrip(IDLE))
-            taken.append(range(last, last - length, -1))
+            taken.append((last + 1 - length, length))
             left -= length
             if last + 1 < end:
                 self._cut(bisect_left(self._keys, key), last + 1)
@@ -174,7 +176,9 @@ class VllmLru(EvictionOrder):
 
     def leave(self, user: int) -> None:
         own = self._own.pop(user, None)
-        used = joined(self.head_first(user, self._used.pop(user, ())))
+        used = joined(self.head_first(user, own.used if own is not None else self._used.pop(user, [])))
+        if own is not None:
+            own.used.clear()
         if own is not None and used == [(run.at, run.key, run.count) for run in own.runs]:  # usually
             if used:
                 self._age_now(own)
@@ -206,22 +210,23 @@ class VllmLru(EvictionOrder):
         group.age, group.running, group.unsorted = self._age, False, False
         self.groups[group.age] = group
 
-    def _own_group(self, user: int, used: Sequence[Piece]) -> Group | None:
+    def _own_group(self, user: int, used: list[Piece]) -> Group | None:
         """The group of a running user, which becomes current; None: the depth of its chunks is unknown."""
-        join(self._used.setdefault(user, []), used)
         own = self._own.get(user)
         if own is None and user in self._deep:
             own = self._own[user] = self._new_group(running=True)
+            own.used = self._used.pop(user, [])
+        join(own.used if own is not None else self._used.setdefault(user, []), used)
         return own
 
-    def _renew(self, pieces: Iterable[Piece]) -> None:
+    def _renew(self, pieces: list[Piece]) -> None:
         """Make the present ones of these chunks the most recently used."""
         group = self._new_group()
         self._move(group, joined(pieces))
         if not group.runs:
             del self.groups[group.age]
 
-    def _move(self, group: Group, pieces: Iterable[Piece]) -> None:
+    def _move(self, group: Group, pieces: list[Piece]) -> None:
         """Move those of these chunks that are in older groups to a group."""
         for at, key, count in pieces:
             for run in self._within(key, key + count):

@@ -15,7 +15,7 @@ between, unless the model's times are a line anyway.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
 
@@ -46,16 +46,25 @@ def _grid(most: int) -> list[int]:
     return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
 
 
-class Segment(NamedTuple):
-    """Steps whose contexts sum to `start` or more, up to `last`; computed at `first` and at `last`."""
+class Segment:
+    """Steps of a batch whose contexts sum to `start` or more, up to `last`; computed at `first` and `last`.
 
-    start: int
-    first: int
-    last: int
-    first_ps: int
-    first_passes_ps: int
-    last_ps: int
-    last_passes_ps: int
+    Attributes
+    ----------
+    first_ps, last_ps : int
+        Time of the steps at both ends, their passes included.
+    first_passes_ps, last_passes_ps : int
+        Time of their passes.
+    """
+
+    __slots__ = ("first", "first_passes_ps", "first_ps", "last", "last_passes_ps", "last_ps", "start")
+
+    def __init__(
+        self, start: int, first: int, last: int, first_ps: tuple[int, int], last_ps: tuple[int, int]
+    ) -> None:
+        self.start, self.first, self.last = start, first, last
+        self.first_ps, self.first_passes_ps = first_ps
+        self.last_ps, self.last_passes_ps = last_ps
 
     def step_ps(self, context: int) -> int:
         """Time of a step, its passes included."""
@@ -95,6 +104,8 @@ class Drafting(CostModel):
         self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
         self._segments: dict[tuple[int, int, int, int], Segment] = {}
         self._last: tuple[StepShape | None, int] = None, 0  # time of the passes after a step
+        self._last_padded: tuple[StepShape | None, StepShape | None] = None, None  # a step, and padded
+        self._last_segment: tuple[tuple[int, int, int], Segment | None] = (0, 0, 0), None  # a batch, and its
         self._laters: dict[int, tuple[int, int] | None] = {}  # line of a later pass, by sequences
 
     @property
@@ -122,8 +133,7 @@ class Drafting(CostModel):
             super().steps_carried_out(shape, contexts, durations_ps)
             return
         segments = self._segments_of(shape, contexts)
-        each = zip(segments, contexts, durations_ps, strict=True)
-        own_ps = [duration_ps - segment.passes_ps(context) for segment, context, duration_ps in each]
+        own_ps = [durations_ps[at] - each.passes_ps(contexts[at]) for at, each in enumerate(segments)]
         self._target.steps_carried_out(self._padded(shape), contexts, own_ps)
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
@@ -165,14 +175,16 @@ class Drafting(CostModel):
         """As in `CostModel`."""
         if not _only_verifies(shape) or self.line(shape) is not None:
             return super().steps_ps(shape, contexts)
-        segments = self._segments_of(shape, contexts)
-        return [segment.step_ps(context) for segment, context in zip(segments, contexts, strict=True)]
+        return [each.step_ps(contexts[at]) for at, each in enumerate(self._segments_of(shape, contexts))]
 
     # -- steps that only verify and propose ---------------------------------------------------
 
-    def _segment(self, shape: StepShape, context: int) -> "Segment":
+    def _segment(self, shape: StepShape, context: int) -> Segment:
         """The segment in which contexts of this sum lie."""
-        seqs, drafts, passes = shape.decode_seqs, shape.draft_tokens, shape.draft_passes
+        seqs, drafts, passes = batch = shape.decode_seqs, shape.draft_tokens, shape.draft_passes
+        before, found = self._last_segment
+        if found is not None and before == batch and found.start <= context <= found.last:
+            return found
         mean = context // seqs
         apart = APART if mean >= APART else APART_AT_FIRST
         start = mean - mean % apart
@@ -181,11 +193,12 @@ class Drafting(CostModel):
         if found is None:
             first = start * seqs + (seqs > 1)  # contexts that differ: equal ones begin a tile together
             last = (start + apart) * seqs - 1
-            ends = self._computed(shape, first), self._computed(shape, last)
-            found = self._segments[name] = Segment(start * seqs, first, last, *ends[0], *ends[1])
+            ends_ps = self._computed(shape, first), self._computed(shape, last)
+            found = self._segments[name] = Segment(start * seqs, first, last, *ends_ps)
+        self._last_segment = batch, found
         return found
 
-    def _segments_of(self, shape: StepShape, contexts: Sequence[int]) -> list["Segment"]:
+    def _segments_of(self, shape: StepShape, contexts: Sequence[int]) -> list[Segment]:
         """The segment of each of these contexts."""
         segment, found = self._segment(shape, contexts[0]), []
         for context in contexts:
@@ -253,7 +266,11 @@ class Drafting(CostModel):
         padding = self._padding(shape.prefill_tokens + shape.decode_seqs + drafts)
         if not padding:
             return shape
-        return tuple.__new__(StepShape, (*shape[:11], drafts + padding, shape.draft_passes))
+        before, padded = self._last_padded
+        if padded is None or before is not shape:  # the model, too, knows what it has priced by its object
+            padded = tuple.__new__(StepShape, (*shape[:11], drafts + padding, shape.draft_passes))
+            self._last_padded = shape, padded
+        return padded
 
     def _padding(self, tokens: int) -> int:
         """Tokens missing up to the next graph; 0 beyond the largest, as none is then replayed."""

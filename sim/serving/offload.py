@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from kvsim.allocators.base import Content
 from kvsim.allocators.texts import Texts, pieces
 from kvsim.allocators.tiers.base import Tier
+from kvsim.allocators.tiers.chunks import placeholders
 from kvsim.allocators.tiers.pieces import Piece, overlap
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.request import Request, State
@@ -81,7 +82,7 @@ class Offload(Connector):
         server.memory.below.preempts = self._preempted
 
     def new_job(
-        self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: Sequence[int]
+        self, loads: bool, user: User, copied: list[Piece], chunks: Sequence[int], blocks: Sequence[int]
     ) -> Job:
         """Make the next job."""
         self._jobs += 1
@@ -110,8 +111,8 @@ class Offload(Connector):
         start = here // size
         ranges = self._texts.keys(full_text(request))
         self.tier.know(self._texts.count)
-        found = self.tier.find(pieces(ranges, start, (request.prompt_tokens - 1) // size))
-        return max(0, (start + found.hits) * size - here)
+        found, _ = self.tier.find(pieces(ranges, start, (request.prompt_tokens - 1) // size))
+        return max(0, (start + found) * size - here)
 
     # -- loads ----------------------------------------------------------------------------------
 
@@ -129,18 +130,18 @@ class Offload(Connector):
         start = here // size
         asked = pieces(user.ranges, start, known // size)
         if self.stack is None:
-            found = self.tier.find(asked)
+            hits, written = self.tier.find(asked)
         else:
-            found = self.stack.promote(user, asked, self.server.now_ps)
-        tokens = (start + found.hits) * size - here
+            hits, written = self.stack.promote(user, asked, self.server.now_ps)
+        tokens = (start + hits) * size - here
         if tokens < size:
             return 0
-        if found.written:
+        if written:
             if self.stack is not None:
                 self.stack.wait_for(user, asked, self.server.now_ps)
             return None
         if self.server.allocator.caches:
-            wanted = pieces(user.ranges, start, start + found.hits)
+            wanted = pieces(user.ranges, start, start + hits)
             for _, _, job in self.transfers.under_way:  # loads for another waiting request
                 if job.loads and not job.hurried and overlap(job.pieces, wanted):
                     return None
@@ -282,7 +283,8 @@ class Offload(Connector):
         user.offered = chunks
         if stored.pieces:
             running = not user.finished
-            blocks = range(len(stored.chunks) * count) if running else self._blocks_of(stored.pieces, table)
+            number = len(stored.chunks) * count
+            blocks = placeholders(number) if running else self._blocks_of(stored.pieces, table)
             job = self.new_job(False, user, stored.pieces, stored.chunks, blocks)
             user.stores.add(job)
             self.planned.append(job)
@@ -291,7 +293,7 @@ class Offload(Connector):
 
     # -- leaving ------------------------------------------------------------------------------
 
-    def _blocks_of(self, stored: Iterable[Piece], table: Sequence[int]) -> list[int]:
+    def _blocks_of(self, stored: list[Piece], table: Sequence[int]) -> list[int]:
         """The blocks that chunks are copied from."""
         count = self.blocks_per_chunk
         return [block for at, _, length in stored for block in table[at * count : (at + length) * count]]
@@ -381,8 +383,9 @@ class Offload(Connector):
     def settle(self, by_ps: int) -> bool:
         """Transfers that ended by then are known from now on; returns whether there were any."""
         under_way = self.transfers.under_way
-        ended = self.transfers.ended(by_ps) if under_way and under_way[0][0] <= by_ps else ()
-        for job in ended:
+        if not under_way or under_way[0][0] > by_ps:
+            return self.stack is not None and self.stack.settle(by_ps)
+        for job in self.transfers.ended(by_ps):
             if job.loads:
                 self.tier.loaded(job.pieces)
                 self.loaded(job.owner, job.ends_ps)
@@ -392,7 +395,9 @@ class Offload(Connector):
                 self._unowned -= job.owner.finished
                 if self.stack is not None:
                     self.stack.cascade(job)
-        return (self.stack is not None and self.stack.settle(by_ps)) or bool(ended)
+        if self.stack is not None:
+            self.stack.settle(by_ps)
+        return True
 
     def wake(self, again: bool) -> None:
         """Say when the next decision may differ; `again`: it may immediately."""

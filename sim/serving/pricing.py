@@ -8,7 +8,6 @@ Ends are in picoseconds, counted from the start of the plan.
 """
 
 from bisect import bisect_left
-from itertools import accumulate
 from typing import Final
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
@@ -233,8 +232,9 @@ class Pricing:
             done = len(ends)
             more = min(steps - done, (limit_ps - ends[-1]) // start + 1, FEW * done)
             tokens = ahead(done + more)
-            durations += self.cost.steps_ps(later, tokens[done:])
-            ends += [ends[-1] + end for end in accumulate(durations[done:])]
+            for duration in self.cost.steps_ps(later, tokens[done:]):
+                durations.append(duration)
+                ends.append(ends[-1] + duration)
         self.contexts = tokens
         if self._hears:
             self._unlike = first, later, tokens, durations

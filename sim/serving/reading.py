@@ -81,7 +81,7 @@ class Reads(Connector):
         """Read the last of the held blocks into the blocks that were not hit here."""
         held, blocks = self.handed.pop(user.number), self.allocator.block_table(request.seq)
         self._jobs += 1
-        job = Job(self._jobs - 1, True, user, (), held, list(blocks[here // self.size :]))
+        job = Job(self._jobs - 1, True, user, [], held, list(blocks[here // self.size :]))
         self.transfers.begin(job, self.server.now_ps)
         self._told(user.number, job.ends_ps, True)
 

@@ -107,7 +107,7 @@ class Secondary:
         """What it holds, including what is still being written."""
         return len(self.policy.held) * self.link.block_bytes
 
-    def has(self, pieces: Sequence[Piece], by_ps: int) -> list[Piece]:
+    def has(self, pieces: list[Piece], by_ps: int) -> list[Piece]:
         """The leading pieces that are complete by `by_ps`, up to the first chunk that is not."""
         whole_ps, count = self.whole_ps, 0
         for key in keys_of(pieces):
@@ -116,13 +116,13 @@ class Secondary:
             count += 1
         return before(pieces, count)
 
-    def use(self, server: Server, pieces: Sequence[Piece]) -> None:
+    def use(self, server: Server, pieces: list[Piece]) -> None:
         """A server reads these pieces."""
         self._tell(server)
         for key in keys_of(pieces):
             self._gone(self.policy.touch(key))
 
-    def take(self, server: Server, pieces: Sequence[Piece]) -> list[Piece]:
+    def take(self, server: Server, pieces: list[Piece]) -> list[Piece]:
         """A server offers these: make room for those that are missing and that the policy accepts."""
         self._tell(server)
         policy, new = self.policy, []
@@ -151,14 +151,14 @@ class Secondary:
             self._written(job.pieces, job.ends_ps)
         return job.ends_ps
 
-    def write(self, pieces: Sequence[Piece], now_ps: int) -> int:
+    def write(self, pieces: list[Piece], now_ps: int) -> int:
         """Write what was taken, queued after all earlier writes; returns when it is complete."""
         ends_ps = self.link.copied_ps(False, size(pieces), now_ps)
         self._asked_ps = max(self._asked_ps, now_ps)
         self._written(pieces, ends_ps)
         return ends_ps
 
-    def _written(self, pieces: Sequence[Piece], ends_ps: int) -> None:
+    def _written(self, pieces: list[Piece], ends_ps: int) -> None:
         self._ends.append(ends_ps)
         held = self.policy.held
         self.whole_ps.update((key, ends_ps) for key in keys_of(pieces) if key in held)

@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from kvsim.allocators.eviction.base import Chain
-from kvsim.allocators.tiers.base import Found, Tier
+from kvsim.allocators.tiers.base import Tier
 from kvsim.allocators.tiers.pieces import Piece, before, overlap, size
 from kvsim.sim.serving.secondary import Secondary
 from kvsim.sim.serving.server import Server
@@ -86,14 +86,14 @@ class Stack:
                 prompt = keys[: user.request.prompt_tokens // self.chunk_tokens]
                 tier.policy.meet(Chain(prompt, self.chunk_tokens, 0, now_ps // 10**9))
 
-    def promote(self, user: User, pieces: Sequence[Piece], now_ps: int) -> Found:
+    def promote(self, user: User, pieces: list[Piece], now_ps: int) -> tuple[int, bool]:
         """Look for chunks on the host, and for those it lacks, below; the latter begin to come up."""
         host = self.host
         chosen: list[tuple[Secondary, list[Piece], list[int]]] = []
         hits, written = 0, False
         while rest := _behind(pieces, hits):
-            found = host.find(rest)
-            hits, written = hits + found.hits, written or found.written
+            found, waits = host.find(rest)
+            hits, written = hits + found, written or waits
             rest = _behind(pieces, hits)
             lacking = host.lacks(rest)
             tier, there = next(
@@ -114,9 +114,9 @@ class Stack:
                 moved = [piece for part, _ in parts for piece in part]
                 tier.use(self.server, moved)
                 self._begin(tier, True, user, moved, [at for _, chunks in parts for at in chunks], now_ps)
-        return Found(hits, written)
+        return hits, written
 
-    def wait_for(self, user: User, pieces: Sequence[Piece], now_ps: int) -> None:
+    def wait_for(self, user: User, pieces: list[Piece], now_ps: int) -> None:
         """A request asks again later: count how long what comes up for it, or for others, takes."""
         if user.up_until_ps > now_ps:
             return
@@ -125,7 +125,7 @@ class Stack:
         if until_ps > now_ps:
             user.up_ps, user.up_until_ps = user.up_ps + until_ps - now_ps, until_ps
 
-    def _room(self, user: User, pieces: list[Piece], kept: Sequence[Piece]) -> tuple[list[Piece], list[int]]:
+    def _room(self, user: User, pieces: list[Piece], kept: list[Piece]) -> tuple[list[Piece], list[int]]:
         """Take room on the host for as many of these as fit; returns them and where; `kept` stays."""
         stored = self.host.store(user.number, pieces, kept)
         if stored is None:
@@ -133,7 +133,7 @@ class Stack:
             stored = self.host.store(user.number, pieces, kept) if pieces else None
         if stored is None:
             return [], []
-        self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.chunk_bytes
+        self.totals.evicted_bytes += sum(count for _, count in stored.evicted) * self.chunk_bytes
         return pieces, list(stored.chunks)
 
     def cascade(self, stored: Job) -> None:
@@ -188,7 +188,7 @@ class Stack:
         return min(ends, default=None)
 
 
-def _behind(pieces: Sequence[Piece], count: int) -> list[Piece]:
+def _behind(pieces: list[Piece], count: int) -> list[Piece]:
     """The pieces after the first `count` chunks."""
     found: list[Piece] = []
     for at, key, length in pieces:

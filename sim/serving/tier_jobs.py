@@ -89,7 +89,7 @@ class Job:
         number: int,
         loads: bool,
         owner: User,
-        pieces: Sequence[Piece],
+        pieces: list[Piece],
         chunks: Sequence[int],
         blocks: Sequence[int],
     ) -> None:

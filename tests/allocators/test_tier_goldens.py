@@ -1,7 +1,7 @@
 """vLLM's CPU tier answers every operation as the genuine manager of vLLM 0.33.0 did."""
 
 import pytest
-from support.offloaded import least_first
+from support.offloaded import evicted_keys, least_first
 from support.scheduled import names_in, recording
 
 from kvsim.allocators.tiers.pieces import keys_of
@@ -48,8 +48,8 @@ def answer(tier, names, operation):
         if operation["positions"]:
             tier.introduce(user)
     elif name == "lookup":
-        found = tier.find(names.pieces(user, [operation["key"]]))
-        return "MISS" if not found.hits else "HIT_PENDING" if found.written else "HIT"
+        hits, written = tier.find(names.pieces(user, [operation["key"]]))
+        return "MISS" if not hits else "HIT_PENDING" if written else "HIT"
     elif name == "prepare_store":
         stored = tier.store(user, pieces)
         if stored is None:
@@ -57,7 +57,7 @@ def answer(tier, names, operation):
         return {
             "keys_to_store": names.told(keys_of(stored.pieces)),
             "chunk_ids": list(stored.chunks),
-            "evicted": names.told(key for keys in stored.evicted for key in keys),
+            "evicted": names.told(evicted_keys(stored)),
         }
     elif name == "complete_store":
         tier.stored(pieces, failed=not operation["success"])

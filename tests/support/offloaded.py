@@ -30,6 +30,11 @@ UNORDERED = ("adm", "blocks", "new_blocks", "flush")
 DONE = ("loads_done", "stores_done")
 
 
+def evicted_keys(stored):
+    """The keys evicted for a store, in order."""
+    return [each for key, count in stored.evicted for each in reversed(range(key, key + count))]
+
+
 def least_first(order):
     """All keys of vLLM's LRU in the order in which they would leave."""
     found = []
@@ -228,7 +233,7 @@ class Noted:
             else [
                 self._named(stored.pieces),
                 list(stored.chunks),
-                self._keys(key for keys in stored.evicted for key in keys),
+                self._keys(evicted_keys(stored)),
             ]
         )
         self._add("prepare_store", [self.ids[user.request.index], names, *told])

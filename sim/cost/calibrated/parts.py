@@ -37,7 +37,7 @@ class Priced(NamedTuple):
     @classmethod
     def of(cls, ps: float, places: Iterable[Place]) -> "Priced":
         """The time of one launch, and where it lies outside."""
-        reasons = tuple((place, ps) for place in places)
+        reasons = tuple([(place, ps) for place in places])
         return cls(ps, ps, reasons) if reasons else cls(ps)
 
     def times(self, count: int) -> "Priced":
@@ -48,6 +48,8 @@ class Priced(NamedTuple):
 
 def total(some: Sequence[Priced]) -> Priced:
     """The sum, also per reason."""
+    if len(some) == 1:
+        return some[0]
     ps, outside_ps = sum([each.ps for each in some]), sum([each.outside_ps for each in some])
     if not outside_ps:
         return Priced(ps)
