@@ -258,7 +258,8 @@ class Drafting(CostModel):
     def _later(self, shape: StepShape) -> StepShape:
         """Each of the draft's later passes, as a step."""
         rows, contexts = shape.decode_seqs + shape.prefill_seqs, shape.context_tokens + shape.prefill_tokens
-        return StepShape(decode_seqs=rows, context_tokens=contexts, draft_tokens=self._padding(rows))
+        later = 0, 0, 0, rows, contexts, 0, 0, 0, 0, 0, None, self._padding(rows), 0
+        return tuple.__new__(StepShape, later)
 
     def _padded(self, shape: StepShape) -> StepShape:
         """The step, padded to the graph that is replayed."""

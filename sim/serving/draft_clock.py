@@ -109,9 +109,10 @@ class Regular:
         drafts, unit = self.drafts, self._server.allocator.growth_unit
         beyond = drafts + self._rules.lookahead + self._late * (drafts + 1)
         courses = self._acceptance.ahead(regular, Ruled(drafts, unit, beyond))
-        for (request, _), course in zip(regular, courses, strict=True):
+        for at, course in enumerate(courses):  # the requests taken in are the first ones
+            request = others[at]
             self._begin(request, told[request], course)
-        return others[len(regular) :]
+        return others[len(courses) :]
 
     @property
     def _near(self) -> int:

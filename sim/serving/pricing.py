@@ -224,14 +224,14 @@ class Pricing:
 
     def _ends_one_by_one(self, step: Decision, contexts: int, steps: int, limit_ps: int) -> list[int]:
         """Ends for a cost that is not linear in the contexts, priced a few steps at a time."""
-        ahead, first = self._server.progress.contexts_ahead, self.shape(step, contexts)
+        progress, first = self._server.progress, self.shape(step, contexts)
         start, tokens, vain = self.cost.step_ps(first), [contexts], step.of_drafts().vain_tokens
         later = first._replace(draft_tokens=first.draft_tokens - vain) if vain else first
         durations, ends = [start], [start]
         while len(ends) < steps and ends[-1] < limit_ps:
             done = len(ends)
-            more = min(steps - done, (limit_ps - ends[-1]) // start + 1, FEW * done)
-            tokens = ahead(done + more)
+            most, enough = min(steps, (1 + FEW) * done), done + (limit_ps - ends[-1]) // start + 1
+            tokens = progress.contexts_ahead(min(most, enough))
             for duration in self.cost.steps_ps(later, tokens[done:]):
                 durations.append(duration)
                 ends.append(ends[-1] + duration)

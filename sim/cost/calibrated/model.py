@@ -219,6 +219,8 @@ class Calibrated(CostModel):
         base, each = self._starts.added_ps
         beside = int(products.ps + heads.ps + prompts.ps + base + each * (sequences + seqs))
         beside += int(self._starts.cut_ps) if seqs else 0
+        if not (products.outside_ps or heads.outside_ps or prompts.outside_ps):
+            return beside, []
         return beside, [each for each in (products, heads, prompts) if each.outside_ps]
 
     def _only_decoding(self, seqs: int) -> Decoding:

@@ -8,9 +8,9 @@ fewer axes.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, inf, log2, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvsim.sim.cost.calibrated.layer import Experts
 from kvsim.sim.cost.lent_parts import LENT, part_words
@@ -23,22 +23,24 @@ Place = tuple[str, str, float]
 """(part, axis, value) of a launch outside the measured range; without an axis: never measured."""
 
 
-class Priced(NamedTuple):
+class Priced:
     """The time of some launches, and how much of it lies outside what was measured.
 
     A launch lies outside if it does on any axis of its part; `reasons` has its picoseconds for each such
     axis.
     """
 
-    ps: float = 0.0
-    outside_ps: float = 0.0
-    reasons: tuple[tuple[Place, float], ...] = ()
+    __slots__ = ("outside_ps", "ps", "reasons")
+
+    def __init__(
+        self, ps: float, outside_ps: float = 0.0, reasons: tuple[tuple[Place, float], ...] = ()
+    ) -> None:
+        self.ps, self.outside_ps, self.reasons = ps, outside_ps, reasons
 
     @classmethod
-    def of(cls, ps: float, places: Iterable[Place]) -> "Priced":
+    def of(cls, ps: float, places: Sequence[Place]) -> "Priced":
         """The time of one launch, and where it lies outside."""
-        reasons = tuple([(place, ps) for place in places])
-        return cls(ps, ps, reasons) if reasons else cls(ps)
+        return Priced(ps, ps, tuple([(place, ps) for place in places])) if places else Priced(ps)
 
     def times(self, count: int) -> "Priced":
         """The same launch `count` times."""

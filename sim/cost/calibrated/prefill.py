@@ -12,15 +12,17 @@ Other GPUs use Triton's, whose prompts take longer by the constant `sinks` (benc
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvsim.sim.cost.calibrated.parts import Part, Priced, Surface, by_head_dim
 
 SINKS = ("attention sinks", "", 0.0)
 
 
-class Tiled(NamedTuple):
+@dataclass(frozen=True)
+class Tiled:
     """What a kernel moves and computes for chunks of prompts in one layer, in whole tiles."""
 
     kv_heads: int
