@@ -181,7 +181,7 @@ class Hicache(Below):
             return
         tokens, server = sum([tokens for _, tokens in loading]), self.server
         self._wait_for_evicted()
-        now_ps, way = server.now_ps, self.link.ways[True]
+        now_ps, way = server.now_ps, self.link.lanes[True].way
         begins_ps = now_ps + self._delay_ps
         ends_ps = self._copy(loads=True, tokens=tokens, now_ps=begins_ps)
         first_bytes = -(-tokens * self.link.block_bytes // self.layers)

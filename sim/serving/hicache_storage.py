@@ -74,7 +74,7 @@ class Reader:
     """Reads fetches in turn, `BATCH_PAGES` at a time; a stopped fetch ends with its current batch."""
 
     def __init__(self, store: Secondary) -> None:
-        self.link, self.way = store.link, store.link.ways[True]
+        self.link, self.way = store.link, store.link.lanes[True].way
         self.page_bytes = store.link.block_bytes
         self.free_ps = 0
         self._queue: deque[Fetch] = deque()

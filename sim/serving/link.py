@@ -45,6 +45,24 @@ class Way:
         return self.latency_ps + blocks * self.block_ps
 
 
+class Lane:
+    """One direction in use.
+
+    Attributes
+    ----------
+    free_ps, busy_ps : int
+        When the jobs so far have ended; how long they take in total.
+    known_ps : dict of int
+        Durations of jobs by their blocks.
+    """
+
+    __slots__ = ("busy_ps", "free_ps", "known_ps", "way")
+
+    def __init__(self, way: Way) -> None:
+        self.way, self.free_ps, self.busy_ps = way, 0, 0
+        self.known_ps: dict[int, int] = {}
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Link(Transfers):
     """Both directions of a link.
@@ -68,11 +86,8 @@ class Link(Transfers):
 
     def __init__(self, load: Way, store: Way, block_bytes: int) -> None:
         super().__init__()
-        self.ways = [store, load]  # by whether they load, like the other lists
+        self.lanes = [Lane(store), Lane(load)]  # by whether they load
         self.block_bytes = block_bytes
-        self._known_ps: list[dict[int, int]] = [{}, {}]  # durations by blocks
-        self.free_ps = [0, 0]
-        self._busy_ps = [0, 0]
         self.shared: Mapping[bool, Uplink] = {}
 
     def end_of(self, job: Job, now_ps: int) -> int:
@@ -81,19 +96,18 @@ class Link(Transfers):
 
     def copied_ps(self, loads: bool, blocks: int, now_ps: int) -> int:
         """When a copy of `blocks` blocks ends, queued behind earlier copies in the same direction."""
-        free_ps, way = self.free_ps[loads], self.ways[loads]
-        begins_ps = now_ps if now_ps > free_ps else free_ps
+        lane = self.lanes[loads]
+        way, begins_ps = lane.way, now_ps if now_ps > lane.free_ps else lane.free_ps
         if self.shared:
             moved, rate = blocks * self.block_bytes * self.gpus, way.bytes_per_s * self.gpus
             ends_ps = self.shared[loads].end_of(begins_ps + way.before_ps(blocks), moved, rate, now_ps)
         else:
-            known = self._known_ps[loads]
-            duration_ps = known.get(blocks)
+            duration_ps = lane.known_ps.get(blocks)
             if duration_ps is None:
-                duration_ps = known[blocks] = way.duration_ps(blocks, blocks * self.block_bytes)
+                duration_ps = lane.known_ps[blocks] = way.duration_ps(blocks, blocks * self.block_bytes)
             ends_ps = begins_ps + duration_ps
-        self._busy_ps[loads] += ends_ps - begins_ps
-        self.free_ps[loads] = ends_ps
+        lane.busy_ps += ends_ps - begins_ps
+        lane.free_ps = ends_ps
         return ends_ps
 
     def copied_from_ps(self, out: "Link", blocks: int, now_ps: int) -> int:
@@ -101,20 +115,22 @@ class Link(Transfers):
 
         It begins when both are free, and occupies both for as long as the slower one needs.
         """
-        begin_ps = max(now_ps, self.free_ps[True], out.free_ps[False])
+        here, there = self.lanes[True], out.lanes[False]
+        begin_ps = max(now_ps, here.free_ps, there.free_ps)
         ends_ps = max(self.copied_ps(True, blocks, begin_ps), out.copied_ps(False, blocks, begin_ps))
-        self.free_ps[True] = out.free_ps[False] = ends_ps
+        here.free_ps = there.free_ps = ends_ps
         return ends_ps
 
     def tell(self, totals: TierTotals) -> None:
         """Say how long the jobs so far occupy each direction, and until when."""
-        totals.load_busy_ps, totals.store_busy_ps = self._busy_ps[True], self._busy_ps[False]
-        totals.load_until_ps, totals.store_until_ps = self.free_ps[True], self.free_ps[False]
+        store, load = self.lanes
+        totals.load_busy_ps, totals.store_busy_ps = load.busy_ps, store.busy_ps
+        totals.load_until_ps, totals.store_until_ps = load.free_ps, store.free_ps
 
     def add_busy(self, loads: bool, duration_ps: int) -> None:
         """Count what somebody else scheduled on it."""
-        self._busy_ps[loads] += duration_ps
+        self.lanes[loads].busy_ps += duration_ps
 
     def busy_ps(self, loads: bool) -> int:
         """Total duration of the jobs in that direction."""
-        return self._busy_ps[loads]
+        return self.lanes[loads].busy_ps

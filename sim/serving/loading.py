@@ -68,9 +68,11 @@ class Loading:
 
     def admit(self, budget: int, seats: int) -> None:
         """Admit within a token budget and `seats` seats."""
-        server, passed = self.server, []
-        self.passes_head = self.seats_taken = False
-        room = seats - len(server.running)
+        server, room = self.server, seats - len(self.server.running)
+        self.passes_head, self.seats_taken = False, room < 1
+        if not (self.hold or server.waiting):
+            return
+        passed: list[Request] = []
         self._at_once_left = self.at_once_bytes
         while self.hold and budget > 0 and room > 0:
             request = self.hold[0]

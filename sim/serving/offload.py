@@ -283,8 +283,11 @@ class Offload(Connector):
         user.offered = chunks
         if stored.pieces:
             running = not user.finished
-            number = len(stored.chunks) * count
-            blocks = placeholders(number) if running else self._blocks_of(stored.pieces, table)
+            blocks = stored.chunks  # if there is one for each: only how many they are matters
+            if not running:
+                blocks = self._blocks_of(stored.pieces, table)
+            elif count > 1:
+                blocks = placeholders(len(stored.chunks) * count)
             job = self.new_job(False, user, stored.pieces, stored.chunks, blocks)
             user.stores.add(job)
             self.planned.append(job)

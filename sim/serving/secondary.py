@@ -100,7 +100,7 @@ class Secondary:
     def busy_by(self, loads: bool, end_ps: int) -> tuple[int, int]:
         """For how long its link was in use until `end_ps`, or until the last job came; and until when."""
         until_ps, link = max(end_ps, self._asked_ps), self.link
-        return link.busy_ps(loads) - max(0, link.free_ps[loads] - until_ps), until_ps
+        return link.busy_ps(loads) - max(0, link.lanes[loads].free_ps - until_ps), until_ps
 
     @property
     def held_bytes(self) -> int:

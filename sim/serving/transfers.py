@@ -33,7 +33,11 @@ class Transfers:
         """Queue a job."""
         job.begun = True
         job.ends_ps = self.end_of(job, now_ps)
-        heappush(self.under_way, (job.ends_ps, job.number, job))
+        entry = job.ends_ps, job.number, job
+        if self.under_way:
+            heappush(self.under_way, entry)
+        else:  # usually
+            self.under_way.append(entry)
 
     def wait_for(self, jobs: Iterable[Job], now_ps: int) -> int:
         """How much later the step decided now begins, so that these jobs have ended by then."""
@@ -44,7 +48,7 @@ class Transfers:
         jobs = self.under_way
         done: list[Job] = []
         while jobs and jobs[0][0] <= by_ps:
-            done.append(heappop(jobs)[2])
+            done.append((heappop(jobs) if len(jobs) > 1 else jobs.pop())[2])
         return done
 
     def next_ps(self, loads_only: bool) -> int | None:

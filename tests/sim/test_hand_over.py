@@ -149,7 +149,7 @@ def test_a_read_waits_for_both_links_and_takes_the_slower_ones_time():
     pull = Pull(way, 1_000, outs.__getitem__)
     jobs = [Job(name, True, SimpleNamespace(number=name), (), (), range(100)) for name in range(2)]
     assert [pull.end_of(job, 0) for job in jobs] == [200_000_000, 400_000_000]
-    assert [out.free_ps[False] for out in outs] == [200_000_000, 400_000_000]
+    assert [out.lanes[False].free_ps for out in outs] == [200_000_000, 400_000_000]
 
 
 def test_stages_split_the_layers_that_are_read():
