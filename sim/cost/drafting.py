@@ -105,7 +105,7 @@ class Drafting(CostModel):
         self._segments: dict[tuple[int, int, int, int], Segment] = {}
         self._last: tuple[StepShape | None, int] = None, 0  # time of the passes after a step
         self._last_padded: tuple[StepShape | None, StepShape | None] = None, None  # a step, and padded
-        self._last_segment: tuple[tuple[int, int, int], Segment | None] = (0, 0, 0), None  # a batch, and its
+        self._last_segment: tuple[tuple[int, int, int], Segment | None] = (0, 0, 0), None  # with its batch
         self._laters: dict[int, tuple[int, int] | None] = {}  # line of a later pass, by sequences
 
     @property
