@@ -20,7 +20,7 @@ allocators/claims.py counts the holders of blocks, allocators/host_pool.py store
 until they are allocated again. Sliding windows are in allocators/windowed.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
@@ -37,17 +37,6 @@ from kvsim.allocators.pool import FreeList, Pool
 from kvsim.allocators.prefix import Prefixes, PrefixMatch
 from kvsim.allocators.records import expect_new, holds_nothing
 from kvsim.allocators.windowed import Windowed
-
-
-def rows(keyed: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:
-    """Group (key, block) pairs, by ascending key, into rows of consecutive keys with their first key."""
-    found: list[tuple[int, list[int]]] = []
-    for key, block in keyed:
-        if found and found[-1][0] + len(found[-1][1]) == key:
-            found[-1][1].append(block)
-        else:
-            found.append((key, [block]))
-    return found
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -173,16 +162,20 @@ class Paged(Blocks):
 
     # -- blocks pinned for a copy -------------------------------------------------------------
 
-    def pin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
-        """Pin full blocks with these keys for a copy: they outlive their sequences, or leave the free queue.
+    def pin(self, copied: list[tuple[int, list[int]]]) -> None:
+        """Pin full blocks for a copy: they outlive their sequences, or leave the free queue.
 
-        A pinned block that no sequence holds counts as one that holds its tokens.
+        They come in rows: the key of the first, and the blocks. A pinned block that no sequence holds counts
+        as one that holds its tokens.
         """
         assert self.prefixes is not None
         pool, claims = self.prefixes.pool, self._claims
         pool.unlike = False  # blocks behind the first ones of a table may now have other holders
-        claims.tokens -= len(blocks) * self.block_size
-        for key, row in rows(sorted(zip(keys, blocks, strict=True))):
+        for key, row in copied:
+            claims.tokens -= len(row) * self.block_size
+            if pool.none_free(key, len(row)):
+                claims.add(row)
+                continue
             if pool.finds_free(key, row):
                 pool.wake(key, len(row))
                 continue
@@ -193,13 +186,16 @@ class Paged(Blocks):
                     claims.add([block])
         self._count()
 
-    def unpin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
-        """Unpin blocks after a copy; those without another holder are freed, the first one first."""
+    def unpin(self, copied: list[tuple[int, list[int]]]) -> None:
+        """Unpin rows of blocks after a copy; those without another holder are freed, the first one first."""
         assert self.prefixes is not None
-        for block, key in zip(blocks, keys, strict=True):
-            if not self._claims.drop(block):
-                self.prefixes.pool.give_back([block], key)
-            self._claims.tokens += self.block_size
+        pool, claims = self.prefixes.pool, self._claims
+        for key, row in copied:
+            shared = claims.drop_first(row)  # usually all
+            for each, block in enumerate(row[shared:], key + shared):
+                if not claims.drop(block):
+                    pool.give_back([block], each)
+            claims.tokens += len(row) * self.block_size
         self._count()
 
     # -- room ---------------------------------------------------------------------------------

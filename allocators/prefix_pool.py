@@ -120,6 +120,10 @@ class PrefixPool(Pool):
             at = state.find(UNKNOWN, at + 1, end)
         return found
 
+    def misses(self, key: int, count: int) -> int:
+        """How many of the next `count` keys have no block."""
+        return self._state.count(UNKNOWN, key, key + count)
+
     def idle(self, key: int, count: int) -> int:
         """How many of these keys have a free block."""
         return self._state.count(IDLE, key, key + count)
@@ -133,6 +137,10 @@ class PrefixPool(Pool):
         if self._state[key] and self._found[key] == block:
             return self._state[key] == IDLE
         return block in self._equals.span
+
+    def none_free(self, key: int, count: int) -> bool:
+        """Whether no block known by one of the next `count` keys is free."""
+        return not self._equals.span and not self.idle(key, count)
 
     def finds_free(self, key: int, blocks: list[int]) -> bool:
         """Whether look-ups find these blocks by consecutive keys, and all of them are free."""
@@ -273,7 +281,7 @@ class PrefixPool(Pool):
         """Remove the key of a free block; the block keeps its place in the queue."""
         span = self._spans.pop(key, None) or self._cut(key)
         if len(span.blocks) > 1:
-            self._spans[key + 1] = span.split(1)
+            self._spans[key + 1] = self._split(span, 1)
         span.key = None
         self._state[key] = UNKNOWN
         self.cached -= 1
@@ -401,12 +409,16 @@ class PrefixPool(Pool):
             self.cached += count
         return span
 
+    def _split(self, span: Span, at: int) -> Span:
+        """Cut a span in two before its block `at`; returns the rear one, which is allocated first."""
+        return span.split(at)
+
     def _cut(self, key: int) -> Span:
-        """Cut a span in two before this key; returns the rear one, which is allocated first.
+        """Cut a span in two before this key; returns the rear one.
 
         Rare: a sequence that asks for a block holds those of all text before it, or equals with `newest`.
         """
         for first in range(key - 1, -1, -1):
             if first in self._spans:
-                return self._spans[first].split(key - first)
+                return self._split(self._spans[first], key - first)
         raise InvariantError(f"key {key} is of a free block, but of none of {len(self._spans)} spans")

@@ -29,6 +29,8 @@ class Stored(User):
 
     Attributes
     ----------
+    keys : list of int
+        Keys of the chunks of its text.
     found, held : int or None, int
         Chunks that its look-up found, until it is admitted; how many of them it holds.
     start, tokens, saved : int
@@ -39,10 +41,11 @@ class Stored(User):
         Whether it never ran; whether nothing more of it will be stored.
     """
 
-    __slots__ = ("answered", "decodes", "found", "held", "is_new", "saved", "start", "tokens")
+    __slots__ = ("answered", "decodes", "found", "held", "is_new", "keys", "saved", "start", "tokens")
 
     def __init__(self, request: Request, keys: list[int]) -> None:
-        super().__init__(request, request.own, keys)
+        super().__init__(request, request.own)
+        self.keys = keys
         self.found: int | None = None
         self.held = self.start = self.tokens = self.saved = self.answered = 0
         self.is_new, self.decodes = True, False

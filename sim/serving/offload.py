@@ -97,7 +97,7 @@ class Offload(Connector):
         """What is known of a request."""
         found = self.users.get(request.own)
         if found is None:
-            found = self.users[request.own] = User(request, request.own, [])
+            found = self.users[request.own] = User(request, request.own)
             found.ranges = self._texts.keys_once(full_text(request))
             self.tier.know(self._texts.count)
             self.tier.introduce(found.number)

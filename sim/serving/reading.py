@@ -69,7 +69,7 @@ class Reads(Connector):
         """What is known about a request."""
         found = self._users.get(request.own)
         if found is None:
-            found = self._users[request.own] = User(request, request.own, [])
+            found = self._users[request.own] = User(request, request.own)
         return found
 
     def look_up(self, user: User, here: int) -> int | None:

@@ -11,9 +11,12 @@ earlier jobs.
 Follows vLLM 0.33.0.
 """
 
+from collections.abc import Sequence
+
 from kvsim.allocators.prefix_pool import PrefixPool
 from kvsim.allocators.spans import Span
-from kvsim.allocators.tiers.second_pool import SecondPool
+from kvsim.allocators.texts import Keys, pieces
+from kvsim.allocators.tiers.second_pool import Row, SecondPool, rows
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.offload import whole_text
 from kvsim.sim.serving.request import Request, State
@@ -30,6 +33,10 @@ IN_CIRCLES = (
 )
 
 
+Copied = tuple[int, list[int], list[int]]
+"""A row that is copied: the key of its first block, the GPU's blocks, and those in host memory."""
+
+
 class Parts(Job):
     """A job for several requests.
 
@@ -37,21 +44,28 @@ class Parts(Job):
     ----------
     users : list of User
         The users that it loads for.
-    keys : list of int
-        Keys of its blocks.
+    copied : list of Copied
+        What it copies, in rows.
     """
 
-    __slots__ = ("event", "keys", "users")
+    __slots__ = ("copied", "event", "users")
 
     def __init__(self, number: int, event: int, loads: bool, users: list[User]) -> None:
         super().__init__(number, loads, users[0] if users else NOBODY, [], [], [])
         self.event, self.users = event, users
-        self.keys: list[int] = []
+        self.copied: list[Copied] = []
         self.chunks: list[int] = []
         self.blocks: list[int] = []
 
+    def add(self, copied: "list[Copied]") -> None:
+        """Copy these as well."""
+        self.copied += copied
+        for _, here, there in copied:
+            self.blocks += here
+            self.chunks += there
 
-NOBODY = User(Request(-1, 1, 1), -1, [])
+
+NOBODY = User(Request(-1, 1, 1), -1)
 
 
 class Cursor:
@@ -93,7 +107,7 @@ class Cursor:
             ahead -= len(row) - at
             key = self.pool.key_of(row[at]) if first is None else first + at
             self.at = row[at], key
-            unknown = self.second.misses(key, len(row) - at) if key >= 0 else []
+            unknown = self.second.missed(key, len(row) - at) if key >= 0 else []
             if len(unknown) >= room - len(found):
                 del unknown[room - len(found) :]
                 ahead, at = 0, unknown[-1] - key + at
@@ -119,12 +133,12 @@ class SimpleOffload(Connector):
 
     Attributes
     ----------
-    pins : dict of list of int
+    pins : dict of list of Row
         By user's number: host blocks that its look-up found, and that it has not begun to load.
     storing : set of int
         Blocks of the GPU that are being stored.
-    left : list
-        What finished requests still store: (block, key, host block).
+    left : list of Copied
+        What finished requests still store.
     """
 
     def __init__(  # noqa: PLR0917 - what is copied, where to, and when
@@ -144,10 +158,10 @@ class SimpleOffload(Connector):
         if lazy_blocks:
             server.wakes.in_circles = IN_CIRCLES
         self.users: dict[int, User] = {}
-        self.pins: dict[int, list[int]] = {}
+        self.pins: dict[int, list[Row]] = {}
         self.storing: set[int] = set()
-        self.left: list[tuple[int, int, int]] = []
-        self._loads: list[tuple[User, list[int], list[int], list[int]]] = []  # of this decision
+        self.left: list[Copied] = []
+        self._loads: list[tuple[User, list[Copied]]] = []  # of this decision
         self._before: dict[int, int] = {}  # by sequence that ran before this decision: its computed tokens
         self._started: dict[int, int] = {}  # by number of users that asked: what they begin with
         self._anybody_left = False  # since the last decision
@@ -160,20 +174,22 @@ class SimpleOffload(Connector):
         found = self.users.get(request.own)
         if found is None:
             request.content = whole_text(request, request.prompt_tokens + request.output_tokens)
-            found = self.users[request.own] = User(request, request.own, self._keys(request))
+            found = self.users[request.own] = User(request, request.own)
+            found.ranges = self.ranges(request)
         return found
 
-    def _keys(self, request: Request) -> list[int]:
+    def ranges(self, request: Request) -> list[Keys]:
+        """The keys of the blocks of a request's text."""
         text = whole_text(request, request.prompt_tokens + request.output_tokens)
-        ranges, _ = self.prefixes.keys_of(text, request.own)
-        keys = [key for first, count in ranges for key in range(first, first + count)]
-        self.second.know(max(keys, default=-1) + 1)
-        return keys
+        ranges = list(self.prefixes.keys_of(text, request.own)[0])
+        self.second.know(max([first + count for first, count in ranges], default=0))
+        return ranges
 
     def below(self, request: Request, here: int) -> int:
         """Tokens of a prompt in the second pool after the first `here`; also for requests elsewhere."""
-        start, size = here // self.size, self.size
-        return len(self.second.find(self._keys(request)[start : (request.prompt_tokens - 1) // size])) * size
+        size = self.size
+        asked = pieces(self.ranges(request), here // size, (request.prompt_tokens - 1) // size)
+        return blocks_in(self.second.find(asked)) * size
 
     # -- loads ----------------------------------------------------------------------------------
 
@@ -182,24 +198,27 @@ class SimpleOffload(Connector):
         user.loaded = user.promoted = False
         self._started[user.number] = here
         start, stop = here // self.size, (user.request.known_tokens - 1) // self.size
-        found = self.second.find(user.keys[start:stop])
+        found = self.second.find(pieces(user.ranges, start, stop))
         if found != self.pins.get(user.number, []):  # releasing and holding the same blocks changes nothing
             self._unpin(user)
             self.second.hold(found)
             if found:
                 self.pins[user.number] = found
-        return len(found) * self.size
+        return blocks_in(found) * self.size
 
     def _unpin(self, user: User) -> None:
-        self.second.leave(self.pins.pop(user.number, ()))
+        self.second.leave(self.pins.pop(user.number, []))
 
     def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
         """Load what is held for it, together with the other loads of this step."""
-        start, stop = here // self.size, (here + below) // self.size
-        blocks = list(self.allocator.block_table(request.seq)[start:stop])
-        keys = user.keys[start:stop]
-        self.allocator.pin(blocks, keys)
-        self._loads.append((user, self.pins.pop(user.number), blocks, keys))
+        start, table = here // self.size, self.allocator.table_so_far(request.seq)
+        copied: list[Copied] = []
+        at = start
+        for key, there in self.pins.pop(user.number):
+            copied.append((key, list(table[at : at + len(there)]), there))
+            at += len(there)
+        self.allocator.pin([(key, blocks) for key, blocks, _ in copied])
+        self._loads.append((user, copied))
         user.offered, user.began_ps = start, self.server.now_ps
         self.totals.hit(here, below)
 
@@ -236,21 +255,19 @@ class SimpleOffload(Connector):
         server, step = self.server, self.server.step
         if step.preemptions:
             self._flush()
-        stores: list[tuple[int, int, int]] = []
+        stores: list[Copied] = []
         holds_for = self._eager(stores) if self.cursor is None else self._lazy(self.cursor, stores)
         if self._loads:
-            job = self._job(True, [user for user, _, _, _ in self._loads])
-            for _, chunks, blocks, keys in self._loads:
-                job.chunks += chunks
-                job.blocks += blocks
-                job.keys += keys
+            job = self._job(True, [user for user, _ in self._loads])
+            for _, copied in self._loads:
+                job.add(copied)
             self._loads.clear()
             self._begin(job)
         stores += self.left
         self.left.clear()
         if stores:
             job = self._job(False, [])
-            job.blocks, job.keys, job.chunks = map(list, zip(*stores, strict=True))
+            job.add(stores)
             self._begin(job)
         if holds_for < FOREVER:
             server.hold_for(holds_for)
@@ -281,7 +298,7 @@ class SimpleOffload(Connector):
 
     # -- what is stored -------------------------------------------------------------------------
 
-    def _eager(self, stores: list[tuple[int, int, int]]) -> int:
+    def _eager(self, stores: list[Copied]) -> int:
         """Store what was computed before this step; returns the steps for which nothing follows."""
         server, before, holds_for = self.server, self._before, FOREVER
         chunks = {request.seq for request in server.step.chunks}
@@ -302,7 +319,7 @@ class SimpleOffload(Connector):
                 tokens = before[seq] if seq in before else self._started[request.own]
                 holds_for = 1
             stop = tokens // self.size
-            if stop > user.offered and not self._select(user, stop, self.allocator.block_table(seq), stores):
+            if stop > user.offered and not self._select(user, stop, self.allocator.table_so_far(seq), stores):
                 holds_for = 1
         return holds_for
 
@@ -311,38 +328,47 @@ class SimpleOffload(Connector):
         tokens = self.server.progress.stored(request)
         return tokens - 1 if self.late and request.seq not in self.rested else tokens
 
-    def _select(
-        self, user: User, stop: int, table: tuple[int, ...] | list[int], stores: list[tuple[int, int, int]]
-    ) -> bool:
+    def _select(self, user: User, stop: int, table: Sequence[int], stores: list[Copied]) -> bool:
         """Store the next blocks of a request before `stop`; False: there is no room for all of them."""
-        second, room = self.second, self.second.free
+        second, storing, room = self.second, self.storing, self.second.free
         if not room:
             return user.offered >= stop
-        chosen: list[tuple[int, int]] = []
-        at = user.offered
-        while at < stop:
-            block, key = table[at], user.keys[at]
-            if block not in self.storing and not second.knows(key):
-                if len(chosen) == room:
+        chosen: list[Row] = []
+        reached = stop
+        for at, key, count in pieces(user.ranges, user.offered, stop):
+            blocks, missing = list(table[at : at + count]), second.misses(key, count)
+            if missing and (missing < count or count > room or not storing.isdisjoint(blocks)):
+                new = [
+                    (each, block)
+                    for each, block in enumerate(blocks, key)
+                    if block not in storing and not second.knows(each)
+                ]
+                chosen += rows(new[:room])
+                if len(new) > room:
+                    reached = at + new[room][0] - key
                     break
-                chosen.append((block, key))
-            at += 1
-        user.offered = max(user.offered, at)
-        self._take(chosen, stores)
-        return at >= stop
+                room -= len(new)
+            elif missing:  # usually
+                chosen.append((key, blocks))
+                room -= count
+        user.offered = max(user.offered, reached)
+        self._take(chosen, chosen, stores)
+        return reached >= stop
 
-    def _take(self, chosen: list[tuple[int, int]], stores: list[tuple[int, int, int]]) -> None:
-        """Take host blocks for these, which stay in place until they are copied."""
+    def _take(self, chosen: list[Row], pinned: list[Row], stores: list[Copied]) -> None:
+        """Take host blocks for these, in order; `pinned`, the same, stay in place until they are copied."""
         if not chosen:
             return
-        there, evicted = self.second.take(len(chosen))
+        there, evicted = self.second.take(blocks_in(chosen))
         self.totals.evicted_bytes += evicted * self.block_bytes
-        blocks, keys = [block for block, _ in chosen], [key for _, key in chosen]
-        self.allocator.pin(blocks, keys)
-        self.storing.update(blocks)
-        stores += zip(blocks, keys, there, strict=True)
+        self.allocator.pin(pinned)
+        at = 0
+        for key, blocks in chosen:
+            self.storing.update(blocks)
+            stores.append((key, blocks, there[at : at + len(blocks)]))
+            at += len(blocks)
 
-    def _lazy(self, cursor: Cursor, stores: list[tuple[int, int, int]]) -> int:
+    def _lazy(self, cursor: Cursor, stores: list[Copied]) -> int:
         """Store what the cursor reaches; returns the steps for which nothing follows."""
         span, pool = cursor.find(), cursor.pool
         left, self._anybody_left = self._anybody_left, False
@@ -356,7 +382,8 @@ class SimpleOffload(Connector):
         elif cursor.alone > self.second.blocks + pool.free:
             return FOREVER  # the engine would copy round and round, for no request
         found = cursor.advance(span, room)
-        self._take(found, stores)
+        keyed = [(key, block) for block, key in found]
+        self._take([(key, [block]) for key, block in keyed], rows(sorted(keyed)), stores)
         at_end = not pool.free or (cursor.at[0] == pool.last_queued and not found)
         return FOREVER if at_end else 1
 
@@ -368,7 +395,7 @@ class SimpleOffload(Connector):
         if user is None:
             return
         tokens = request.prompt_tokens + request.generated - 1
-        self._leave(user, tokens, list(self.allocator.block_table(request.seq)))
+        self._leave(user, tokens, self.allocator.table_so_far(request.seq))
 
     def aborts(self, request: Request, tokens: int, table: list[int]) -> None:
         """A request that computed `tokens` tokens is aborted."""
@@ -381,7 +408,7 @@ class SimpleOffload(Connector):
             tokens -= 1
         self._leave(user, tokens, table)
 
-    def _leave(self, user: User, tokens: int, table: list[int]) -> None:
+    def _leave(self, user: User, tokens: int, table: Sequence[int]) -> None:
         self._count()
         self._unpin(user)
         self._started.pop(user.number, None)
@@ -400,11 +427,11 @@ class SimpleOffload(Connector):
             for user in job.users:
                 self.loaded(user, job.ends_ps)
             if not job.loads:
-                for block, key in zip(job.chunks, job.keys, strict=True):
-                    self.second.enter(block, key)
+                for key, _, there in job.copied:
+                    self.second.enter(key, there)
                 self.storing.difference_update(job.blocks)
-            self.second.leave(job.chunks)
-            self.allocator.unpin(job.blocks, job.keys)
+            self.second.leave([(key, there) for key, _, there in job.copied])
+            self.allocator.unpin([(key, here) for key, here, _ in job.copied])
         return bool(ended)
 
     def wake(self, again: bool) -> None:
@@ -423,3 +450,8 @@ class SimpleOffload(Connector):
     def _anybody(self) -> bool:
         server = self.server
         return bool(server.running or server.batch.loading) or len(server.waiting) > 0
+
+
+def blocks_in(found: list[Row]) -> int:
+    """Number of blocks in rows."""
+    return sum([len(blocks) for _, blocks in found])

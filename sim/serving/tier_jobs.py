@@ -17,10 +17,8 @@ class User:
     ----------
     number : int
         Its name in the tier.
-    keys : list of int
-        Keys of the blocks of its text, in a second pool.
     ranges : list of Keys
-        Keys of the chunks of its text, in a tier.
+        Keys of the chunks of its text.
     offered : int
         Chunks that were offered to the tier.
     stores : set of Job
@@ -38,7 +36,6 @@ class User:
     __slots__ = (
         "began_ps",
         "finished",
-        "keys",
         "loaded",
         "loading",
         "number",
@@ -51,10 +48,9 @@ class User:
         "up_until_ps",
     )
 
-    def __init__(self, request: Request, number: int, keys: list[int]) -> None:
+    def __init__(self, request: Request, number: int) -> None:
         self.request = request
         self.number = number
-        self.keys = keys
         self.ranges: list[Keys] = []
         self.offered = self.began_ps = self.loading = 0
         self.up_ps = self.up_until_ps = 0

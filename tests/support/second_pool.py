@@ -7,7 +7,7 @@ from random import Random
 
 from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.sim.serving.lower_tier import LowerTier
-from kvsim.sim.serving.simple_offload import SimpleOffload
+from kvsim.sim.serving.simple_offload import SimpleOffload, blocks_in
 from kvsim.sim.workload import PS_PER_S
 from support.by_command import by_arrival
 from support.offloaded import Drawn, Noted, bare_engine
@@ -39,13 +39,6 @@ class InOrder(Drawn):
 
 def numbers(blocks):
     return [block + FIRST_BLOCK for block in blocks]
-
-
-def keyed_queue(pool):
-    """The free blocks in the order of their allocation, with their keys; -1: none."""
-    for span in pool._ends.others():
-        for at, block in reversed([*enumerate(span.blocks)]):
-            yield block, pool._equals.key.get(block, -1) if span.key is None else span.key + at
 
 
 class NotedSecond(Noted):
@@ -85,7 +78,9 @@ class NotedSecond(Noted):
 
     def _keys_of(self, name):
         request = self.requests.get(name)
-        return [] if request is None else self.simple._keys(request)
+        if request is None:
+            return []
+        return [key for first, count in self.simple.ranges(request) for key in range(first, first + count)]
 
     def _beginning(self, inner, user, request, here, below, at_once=False):
         name = self.ids[request.index]
@@ -106,7 +101,8 @@ class NotedSecond(Noted):
         before = len(self.simple.left)
         inner(user, tokens, table)
         if self.simple.left[before:]:
-            blocks, _, there = zip(*self.simple.left[before:], strict=True)
+            left = self.simple.left[before:]
+            blocks, there = ([block for row in left for block in row[side]] for side in (1, 2))
             entry = [self.ids[user.request.index], numbers(blocks), numbers(there)]
             self._add(self.leaving, entry)
 
@@ -119,7 +115,7 @@ class NotedSecond(Noted):
         inner()
         pins = self.simple.pins.items()
         users = {user.number: user for user in self.simple.users.values()}
-        self.step["pins"] = [[self.ids[users[own].request.index], len(found)] for own, found in pins]
+        self.step["pins"] = [[self.ids[users[own].request.index], blocks_in(found)] for own, found in pins]
         cursor = self.simple.cursor.at[0] if self.simple.cursor else -1
         self.step["cursor"] = cursor + FIRST_BLOCK if cursor >= 0 else None
         self.step["flush"] = int(bool(self.server.step.preemptions))
@@ -150,7 +146,7 @@ class NotedSecond(Noted):
         allocator = self.server.allocator
         in_tables = {block for table in allocator._tables.values() for block in table}
         held = {block for job in self.jobs for block in job.blocks}
-        held |= {block for block, _, _ in self.simple.left}
+        held |= {block for _, blocks, _ in self.simple.left for block in blocks}
         self.step["pinned"] = numbers(held - in_tables)
 
     def _end_state(self):
@@ -160,12 +156,13 @@ class NotedSecond(Noted):
 
     def _second(self):
         pool = self.simple.second
-        queue = list(keyed_queue(pool.pool))
+        queue = list(pool.pool.queue())
+        held = sorted(set(range(pool.blocks)).difference(queue))
         hashed = sorted([block + FIRST_BLOCK, self._key(key)] for block, key in pool.pool.known_blocks())
         return {
-            "queue": numbers(block for block, _ in queue),
+            "queue": numbers(queue),
             "hashed": hashed,
-            "ref": sorted([block + FIRST_BLOCK, count] for block, count in pool.references.items()),
+            "ref": [[block + FIRST_BLOCK, 1 + pool.extra.get(block, 0)] for block in held],
         }
 
     def _deciding(self, inner, server):
