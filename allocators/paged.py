@@ -186,16 +186,23 @@ class Paged(Blocks):
                     claims.add([block])
         self._count()
 
-    def unpin(self, copied: list[tuple[int, list[int]]]) -> None:
-        """Unpin rows of blocks after a copy; those without another holder are freed, the first one first."""
+    def unpin(self, copied: list[tuple[int, list[int]]], backward: bool = False) -> None:
+        """Unpin rows of blocks after a copy; those without another holder are freed, the first one first.
+
+        With `backward` the last of each row first.
+        """
         assert self.prefixes is not None
         pool, claims = self.prefixes.pool, self._claims
         for key, row in copied:
-            shared = claims.drop_first(row)  # usually all
-            for each, block in enumerate(row[shared:], key + shared):
-                if not claims.drop(block):
-                    pool.give_back([block], each)
             claims.tokens += len(row) * self.block_size
+            if backward and claims.extra.keys().isdisjoint(row):  # usually
+                pool.give_back(row, key)
+                continue
+            shared = 0 if backward else claims.drop_first(row)  # usually all
+            rest = range(shared, len(row))
+            for each in reversed(rest) if backward else rest:
+                if not claims.drop(row[each]):
+                    pool.give_back([row[each]], key + each)
         self._count()
 
     # -- room ---------------------------------------------------------------------------------

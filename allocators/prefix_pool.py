@@ -281,7 +281,7 @@ class PrefixPool(Pool):
         """Remove the key of a free block; the block keeps its place in the queue."""
         span = self._spans.pop(key, None) or self._cut(key)
         if len(span.blocks) > 1:
-            self._spans[key + 1] = self._split(span, 1)
+            self._spans[key + 1] = span.split(1)
         span.key = None
         self._state[key] = UNKNOWN
         self.cached -= 1
@@ -409,10 +409,6 @@ class PrefixPool(Pool):
             self.cached += count
         return span
 
-    def _split(self, span: Span, at: int) -> Span:
-        """Cut a span in two before its block `at`; returns the rear one, which is allocated first."""
-        return span.split(at)
-
     def _cut(self, key: int) -> Span:
         """Cut a span in two before this key; returns the rear one.
 
@@ -420,5 +416,5 @@ class PrefixPool(Pool):
         """
         for first in range(key - 1, -1, -1):
             if first in self._spans:
-                return self._split(self._spans[first], key - first)
+                return self._spans[first].split(key - first)
         raise InvariantError(f"key {key} is of a free block, but of none of {len(self._spans)} spans")

@@ -15,9 +15,14 @@ class Span:
     """Free blocks, allocated from the last on; block i has the key `key + i`, or none has a key.
 
     A new span is allocated just before the one at `place`; None: it is the ends of a queue.
+
+    Attributes
+    ----------
+    forward : bool
+        Whether it is allocated from the first block on instead; only second pools have such spans.
     """
 
-    __slots__ = ("behind", "blocks", "front", "key")
+    __slots__ = ("behind", "blocks", "forward", "front", "key")
 
     front: "Span"
     """allocated before this one"""
@@ -27,6 +32,7 @@ class Span:
     def __init__(self, blocks: list[int], key: int | None, place: "Span | None") -> None:
         self.blocks = blocks
         self.key = key
+        self.forward = False
         if place is None:
             self.front = self.behind = self
         else:
@@ -41,9 +47,10 @@ class Span:
             span = span.behind
 
     def split(self, at: int) -> "Span":
-        """Split off the blocks of a text from `at` on as a span of their own, allocated first; returns it."""
+        """Split off the blocks of a text from `at` on as a span of their own; returns it."""
         assert self.key is not None
-        rear = Span(self.blocks[at:], self.key + at, self)
+        rear = Span(self.blocks[at:], self.key + at, self.behind if self.forward else self)
+        rear.forward = self.forward
         del self.blocks[at:]
         return rear
 

@@ -4,17 +4,15 @@
     copied       known by its text, and free: the last of the queue
     hit          out of the queue while it is held
 
-Like the host memory of vLLM 0.33.0's SimpleCPUOffloadConnector. A row of blocks is freed from its first block
-on, so the start of a text is forgotten before its end.
-
-    row          (key, blocks): blocks with the keys `key`, `key + 1`, ...
+Like the host memory of vLLM 0.33.0's SimpleCPUOffloadConnector. Blocks come in rows: (key, blocks) are blocks
+with the keys `key`, `key + 1`, ... A row is freed from its first block on, so the start of a text is
+forgotten before its end; a row that a lazy pool has stored, from its last.
 """
 
 from collections.abc import Iterable, Iterator
 
 from kvsim.allocators.options import CacheRules
 from kvsim.allocators.prefix_pool import PrefixPool
-from kvsim.allocators.spans import Span
 from kvsim.allocators.tiers.pieces import Piece
 
 Row = tuple[int, list[int]]
@@ -31,59 +29,49 @@ def rows(keyed: Iterable[tuple[int, int]]) -> list[Row]:
     return found
 
 
-class ForwardPool(PrefixPool):
-    """A pool that allocates each span from its first block on."""
-
-    def __init__(self, num_blocks: int) -> None:
-        super().__init__(num_blocks, CacheRules())
-        self._ends.behind.blocks.reverse()
+class BothWays(PrefixPool):
+    """A pool whose spans are allocated from either end."""
 
     def allocate(self, count: int, evicted: list[int] | None = None) -> list[int]:
         allocated: list[int] = []
         while len(allocated) < count:
             span = self._ends.behind
-            blocks, key, missing = span.blocks, span.key, count - len(allocated)
+            if not span.forward:
+                allocated += super().allocate(min(count - len(allocated), len(span.blocks)))
+                continue
+            blocks, key = span.blocks, span.key
+            taken = blocks[: count - len(allocated)]
+            self.free -= len(taken)
+            allocated += taken
             if key is not None:
                 del self._spans[key]
-            if len(blocks) > missing:
-                taken = blocks[:missing]
-                del blocks[:missing]
-                if key is not None:
-                    span.key = key + missing
-                    self._spans[key + missing] = span
-            else:
-                taken = blocks
-                span.front.behind, span.behind.front = span.behind, span.front
-            if key is not None:
-                self._forget_allocated(key, len(taken))
-            elif self._equals.key and taken[0] in self._equals.key:
+            elif taken[0] in self._equals.key:
                 self._equals.remove(taken[0])
                 self.cached -= 1
-            allocated += taken
-        self.free -= count
+            if len(taken) == len(blocks):
+                span.front.behind, span.behind.front = span.behind, span.front
+            else:
+                del blocks[: len(taken)]
+                if key is not None:
+                    span.key = key + len(taken)
+                    self._spans[span.key] = span
+            if key is not None:
+                self._forget_allocated(key, len(taken))
         return allocated
 
-    def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:
-        """Free blocks, to be allocated from the first on, after all others."""
+    def give_back_first(self, blocks: list[int], key: int) -> None:
+        """Free a row of blocks, to be allocated from the first on, after all others."""
         count = len(blocks)
-        self.free += count
-        if key is None or (not self.misses(key, count) and self._found[key : key + count] == blocks):
-            self._put(blocks, key, self._ends)
+        if not self.misses(key, count) and self._found[key : key + count] == blocks:  # usually
+            self.free += count
+            self._put(blocks, key, self._ends).forward = True
             return
-        start = 0
-        for at in range(1, count + 1):
-            if at == count or self._kind(key + at, blocks[at]) != self._kind(key + start, blocks[start]):
-                self._put_alike(blocks[start:at], key + start, self._ends)
-                start = at
+        for each, block in enumerate(blocks, key):
+            self.give_back([block], each)
 
     def queue(self) -> Iterator[int]:
         for span in self._ends.others():
-            yield from span.blocks
-
-    def _split(self, span: Span, at: int) -> Span:
-        rear = Span(span.blocks[at:], None if span.key is None else span.key + at, span.behind)
-        del span.blocks[at:]
-        return rear
+            yield from span.blocks if span.forward else reversed(span.blocks)
 
 
 class SecondPool:
@@ -97,7 +85,7 @@ class SecondPool:
 
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
-        self.pool = ForwardPool(blocks)
+        self.pool = BothWays(blocks, CacheRules())
         self.extra: dict[int, int] = {}
 
     @property
@@ -130,8 +118,8 @@ class SecondPool:
         return self.pool.misses(key, count)
 
     def missed(self, key: int, count: int) -> list[int]:
-        """Which of the next `count` keys have no block, the last first."""
-        return self.pool.unknown(key, count)[::-1]
+        """Which of the next `count` keys have no block."""
+        return self.pool.unknown(key, count)
 
     def know(self, keys: int) -> None:
         """Make room for `keys` keys in total."""
@@ -153,16 +141,20 @@ class SecondPool:
         """Let look-ups find blocks by this key and the following ones."""
         self.pool.enter(key, blocks)
 
-    def leave(self, rows: list[Row]) -> None:
-        """Remove a holder from these blocks; the first is freed first."""
-        extra = self.extra
+    def leave(self, rows: list[Row], backward: bool = False) -> None:
+        """Remove a holder from these blocks; the first of a row is freed first; `backward`: the last."""
+        extra, pool = self.extra, self.pool
         for key, blocks in rows:
             if not extra or extra.keys().isdisjoint(blocks):  # usually
-                self.pool.give_back(blocks, key)
+                if backward:
+                    pool.give_back(blocks, key)
+                else:
+                    pool.give_back_first(blocks, key)
                 continue
-            for each, block in enumerate(blocks, key):
+            for each in reversed(range(len(blocks))) if backward else range(len(blocks)):
+                block = blocks[each]
                 others = extra.pop(block, 0)
                 if others > 1:
                     extra[block] = others - 1
                 elif not others:
-                    self.pool.give_back([block], each)
+                    pool.give_back([block], key + each)

@@ -46,13 +46,15 @@ class Parts(Job):
         The users that it loads for.
     copied : list of Copied
         What it copies, in rows.
+    backward : bool
+        Whether the last of each row comes first.
     """
 
-    __slots__ = ("copied", "event", "users")
+    __slots__ = ("backward", "copied", "event", "users")
 
     def __init__(self, number: int, event: int, loads: bool, users: list[User]) -> None:
         super().__init__(number, loads, users[0] if users else NOBODY, [], [], [])
-        self.event, self.users = event, users
+        self.event, self.users, self.backward = event, users, False
         self.copied: list[Copied] = []
         self.chunks: list[int] = []
         self.blocks: list[int] = []
@@ -61,8 +63,8 @@ class Parts(Job):
         """Copy these as well."""
         self.copied += copied
         for _, here, there in copied:
-            self.blocks += here
-            self.chunks += there
+            self.blocks += reversed(here) if self.backward else here
+            self.chunks += reversed(there) if self.backward else there
 
 
 NOBODY = User(Request(-1, 1, 1), -1)
@@ -98,24 +100,32 @@ class Cursor:
             self.at = NOWHERE
         return span
 
-    def advance(self, span: Span | None, room: int) -> list[tuple[int, int]]:
-        """Examine the next blocks; returns those that the second pool lacks, up to `room`, and their keys."""
-        found: list[tuple[int, int]] = []
-        ahead = self.blocks
+    def advance(self, span: Span | None, room: int) -> list[Row]:
+        """Examine the next blocks; returns those that the second pool lacks, up to `room`.
+
+        They come in the order in which rows were reached; each row was reached from its last block on.
+        """
+        found: list[Row] = []
+        ahead, left = self.blocks, room
         for row, first in self.pool.rows_behind(self.at[0], span):
             at = max(0, len(row) - ahead)
-            ahead -= len(row) - at
+            count = len(row) - at
+            ahead -= count
             key = self.pool.key_of(row[at]) if first is None else first + at
             self.at = row[at], key
-            unknown = self.second.missed(key, len(row) - at) if key >= 0 else []
-            if len(unknown) >= room - len(found):
-                del unknown[room - len(found) :]
-                ahead, at = 0, unknown[-1] - key + at
-                self.at = row[at], unknown[-1]
-            found += [(row[at + each - self.at[1]], each) for each in unknown]
+            missing = self.second.misses(key, count) if key >= 0 else 0
+            if missing == count < left:  # usually
+                found.append((key, row[at:]))
+            elif missing:
+                unknown = self.second.missed(key, count)[-left:]
+                if missing >= left:
+                    ahead = 0
+                    self.at = row[at + unknown[0] - key], unknown[0]
+                found += reversed(rows((each, row[at + each - key]) for each in unknown))
+            left -= min(missing, left)
             if not ahead:
                 break
-        self.alone += len(found)
+        self.alone += room - left
         return found
 
 
@@ -277,6 +287,7 @@ class SimpleOffload(Connector):
 
     def _job(self, loads: bool, users: list[User]) -> Parts:
         job = Parts(sum(self._jobs.values()), self._jobs[loads], loads, users)
+        job.backward = not loads and self.cursor is not None
         self._jobs[loads] += 1
         return job
 
@@ -352,20 +363,23 @@ class SimpleOffload(Connector):
                 chosen.append((key, blocks))
                 room -= count
         user.offered = max(user.offered, reached)
-        self._take(chosen, chosen, stores)
+        self._take(chosen, stores)
         return reached >= stop
 
-    def _take(self, chosen: list[Row], pinned: list[Row], stores: list[Copied]) -> None:
-        """Take host blocks for these, in order; `pinned`, the same, stay in place until they are copied."""
+    def _take(self, chosen: list[Row], stores: list[Copied]) -> None:
+        """Take host blocks for these, which stay in place until they are copied."""
         if not chosen:
             return
         there, evicted = self.second.take(blocks_in(chosen))
         self.totals.evicted_bytes += evicted * self.block_bytes
-        self.allocator.pin(pinned)
+        self.allocator.pin(chosen)
         at = 0
         for key, blocks in chosen:
             self.storing.update(blocks)
-            stores.append((key, blocks, there[at : at + len(blocks)]))
+            each = there[at : at + len(blocks)]
+            if self.cursor is not None:
+                each.reverse()
+            stores.append((key, blocks, each))
             at += len(blocks)
 
     def _lazy(self, cursor: Cursor, stores: list[Copied]) -> int:
@@ -382,8 +396,7 @@ class SimpleOffload(Connector):
         elif cursor.alone > self.second.blocks + pool.free:
             return FOREVER  # the engine would copy round and round, for no request
         found = cursor.advance(span, room)
-        keyed = [(key, block) for block, key in found]
-        self._take([(key, [block]) for key, block in keyed], rows(sorted(keyed)), stores)
+        self._take(found, stores)
         at_end = not pool.free or (cursor.at[0] == pool.last_queued and not found)
         return FOREVER if at_end else 1
 
@@ -430,8 +443,8 @@ class SimpleOffload(Connector):
                 for key, _, there in job.copied:
                     self.second.enter(key, there)
                 self.storing.difference_update(job.blocks)
-            self.second.leave([(key, there) for key, _, there in job.copied])
-            self.allocator.unpin([(key, here) for key, here, _ in job.copied])
+            self.second.leave([(key, there) for key, _, there in job.copied], job.backward)
+            self.allocator.unpin([(key, here) for key, here, _ in job.copied], job.backward)
         return bool(ended)
 
     def wake(self, again: bool) -> None:
