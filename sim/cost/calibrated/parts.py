@@ -37,6 +37,15 @@ class Priced:
     ) -> None:
         self.ps, self.outside_ps, self.reasons = ps, outside_ps, reasons
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Priced) and self._all() == other._all()
+
+    def __hash__(self) -> int:
+        return hash(self._all())
+
+    def _all(self) -> tuple[float, float, tuple[tuple[Place, float], ...]]:
+        return self.ps, self.outside_ps, self.reasons
+
     @classmethod
     def of(cls, ps: float, places: Sequence[Place]) -> "Priced":
         """The time of one launch, and where it lies outside."""
