@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from kvsim.allocators.options import CacheRules
 from kvsim.allocators.prefix_pool import PrefixPool
+from kvsim.allocators.records import InvariantError
 from kvsim.allocators.tiers.pieces import Piece
 
 Row = tuple[int, list[int]]
@@ -30,7 +31,7 @@ def rows(keyed: Iterable[tuple[int, int]]) -> list[Row]:
 
 
 class BothWays(PrefixPool):
-    """A pool whose spans are allocated from either end."""
+    """A pool whose spans are allocated from either end; those allocated from the first block on have keys."""
 
     def allocate(self, count: int, evicted: list[int] | None = None) -> list[int]:
         allocated: list[int] = []
@@ -39,24 +40,15 @@ class BothWays(PrefixPool):
             if not span.forward:
                 allocated += super().allocate(min(count - len(allocated), len(span.blocks)))
                 continue
-            blocks, key = span.blocks, span.key
-            taken = blocks[: count - len(allocated)]
+            key = span.key
+            assert key is not None
+            taken = span.blocks[: count - len(allocated)]
+            del self._spans[key]
+            if span.take_first(len(taken)):
+                self._spans[key + len(taken)] = span
+            self._forget_allocated(key, len(taken))
             self.free -= len(taken)
             allocated += taken
-            if key is not None:
-                del self._spans[key]
-            elif taken[0] in self._equals.key:
-                self._equals.remove(taken[0])
-                self.cached -= 1
-            if len(taken) == len(blocks):
-                span.front.behind, span.behind.front = span.behind, span.front
-            else:
-                del blocks[: len(taken)]
-                if key is not None:
-                    span.key = key + len(taken)
-                    self._spans[span.key] = span
-            if key is not None:
-                self._forget_allocated(key, len(taken))
         return allocated
 
     def give_back_first(self, blocks: list[int], key: int) -> None:
@@ -117,7 +109,7 @@ class SecondPool:
         """How many of the next `count` keys have no block."""
         return self.pool.misses(key, count)
 
-    def missed(self, key: int, count: int) -> list[int]:
+    def unknown(self, key: int, count: int) -> list[int]:
         """Which of the next `count` keys have no block."""
         return self.pool.unknown(key, count)
 
@@ -125,10 +117,10 @@ class SecondPool:
         """Make room for `keys` keys in total."""
         self.pool.know(keys)
 
-    def hold(self, rows: list[Row]) -> None:
+    def hold(self, found: list[Row]) -> None:
         """Add a holder to blocks that were found."""
         extra = self.extra
-        for key, blocks in rows:
+        for key, blocks in found:
             for block in self.pool.wake(key, len(blocks)):
                 extra[block] = extra.get(block, 0) + 1
 
@@ -141,10 +133,17 @@ class SecondPool:
         """Let look-ups find blocks by this key and the following ones."""
         self.pool.enter(key, blocks)
 
-    def leave(self, rows: list[Row], backward: bool = False) -> None:
-        """Remove a holder from these blocks; the first of a row is freed first; `backward`: the last."""
+    def leave(self, held: list[Row], backward: bool = False) -> None:
+        """Remove a holder from these blocks; the first of a row is freed first; `backward`: the last.
+
+        Raises InvariantError if one of them has no holder.
+        """
         extra, pool = self.extra, self.pool
-        for key, blocks in rows:
+        for key, blocks in held:
+            if not pool.none_free(key, len(blocks)):
+                for each, block in enumerate(blocks, key):
+                    if pool.is_free(block, each):
+                        raise InvariantError(f"block {block} with key {each} is freed again")
             if not extra or extra.keys().isdisjoint(blocks):  # usually
                 if backward:
                     pool.give_back(blocks, key)

@@ -132,6 +132,8 @@ class Drafting(CostModel):
         if not _only_verifies(shape):
             super().steps_carried_out(shape, contexts, durations_ps)
             return
+        if len(contexts) != len(durations_ps):
+            raise ValueError(f"{len(contexts)} steps took {len(durations_ps)} durations")
         segments = self._segments_of(shape, contexts)
         own_ps = [durations_ps[at] - each.passes_ps(contexts[at]) for at, each in enumerate(segments)]
         self._target.steps_carried_out(self._padded(shape), contexts, own_ps)

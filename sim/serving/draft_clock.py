@@ -17,6 +17,7 @@ their records are brought up to date, and drafts.py serves them one by one.
 
 from mypy_extensions import i64
 
+from kvsim.allocators.records import InvariantError
 from kvsim.sim.serving.acceptance import Acceptance
 from kvsim.sim.serving.courses import Course, Ruled
 from kvsim.sim.serving.draft_batch import Drafted, Run
@@ -109,6 +110,8 @@ class Regular:
         drafts, unit = self.drafts, self._server.allocator.growth_unit
         beyond = drafts + self._rules.lookahead + self._late * (drafts + 1)
         courses = self._acceptance.ahead(regular, Ruled(drafts, unit, beyond))
+        if len(courses) != len(regular):
+            raise InvariantError(f"{len(regular)} requests were foreseen, and {len(courses)} courses came")
         for at, course in enumerate(courses):  # the requests taken in are the first ones
             request = others[at]
             self._begin(request, told[request], course)

@@ -117,7 +117,7 @@ class Cursor:
             if missing == count < left:  # usually
                 found.append((key, row[at:]))
             elif missing:
-                unknown = self.second.missed(key, count)[-left:]
+                unknown = self.second.unknown(key, count)[-left:]
                 if missing >= left:
                     ahead = 0
                     self.at = row[at + unknown[0] - key], unknown[0]

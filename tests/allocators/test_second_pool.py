@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from kvsim.allocators.records import InvariantError
 from kvsim.allocators.tiers.second_pool import SecondPool
 
 
@@ -52,6 +53,17 @@ def in_order(blocks, backward):
     return [*reversed(blocks)] if backward else blocks
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_block_without_holders_is_not_freed_again(backward):
+    pool = SecondPool(4)
+    pool.know(4)
+    blocks, _ = pool.take(3)
+    pool.enter(0, blocks)
+    pool.leave([(0, [*blocks])], backward)
+    with pytest.raises(InvariantError, match="block 1 with key 1 is freed again"):
+        pool.leave([(1, [blocks[1]])], backward)
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_rows_are_blocks_one_by_one(seed, lazy):
@@ -95,4 +107,4 @@ def test_rows_are_blocks_one_by_one(seed, lazy):
         assert pool.held == blocks - len([block for block in plain.queue if block not in plain.keys])
         assert pool.extra == {block: count - 1 for block, count in plain.holders.items() if count > 1}
         for key in range(texts * 10):
-            assert pool.knows(key) == bool(plain.known.get(key)) == (not pool.missed(key, 1))
+            assert pool.knows(key) == bool(plain.known.get(key)) == (not pool.unknown(key, 1))
